@@ -1,0 +1,21 @@
+"""Energy-based models of text: train, measure, sample, rerank, detect.
+
+Heavy imports wait until a name is used, so that `import energylm` and `energylm --help` stay light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from energylm.bundles.language_model import LanguageModel
+
+_HOMES = {"LanguageModel": "energylm.bundles.language_model"}
+__all__ = ["LanguageModel", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'energylm' has no attribute {name!r}")

@@ -1,0 +1,94 @@
+"""Side-by-side measurements in one run: interleaved repeats, medians, the machine's matrix-multiply rate as limit.
+
+Timings on shared machines are noisy, so a benchmark never compares with a number from another day: contenders take
+turns within one run, and bars are set on ratios of medians. A benchmark is a module with `run(options) -> Result`.
+"""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from energylm.files import write_json
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One thing that must hold: `measured` at least (or at most) `bar`."""
+
+    what: str
+    measured: float
+    bar: float
+    at_least: bool = True
+
+    @property
+    def holds(self) -> bool:
+        return self.measured >= self.bar if self.at_least else self.measured <= self.bar
+
+
+@dataclass(frozen=True)
+class Result:
+    name: str
+    bars: list[Bar]
+    details: dict[str, Any] = field(default_factory=dict)  # numbers without a bar, for the table and the JSON
+
+    @property
+    def holds(self) -> bool:
+        return all(bar.holds for bar in self.bars)
+
+    def to_json(self) -> dict[str, Any]:
+        bars = [asdict(bar) | {"holds": bar.holds} for bar in self.bars]
+        return {"name": self.name, "machine": machine(), "bars": bars, "details": self.details}
+
+    def save(self, path: Path | str) -> None:
+        write_json(path, self.to_json())
+
+
+@dataclass(frozen=True)
+class Options:
+    """`repeats` per contender; `quick` shrinks the work so that a test can run it (its bars then mean nothing)."""
+
+    repeats: int = 5
+    quick: bool = False
+
+
+def interleaved(contenders: Mapping[str, Callable[[], Any]], *, repeats: int) -> dict[str, list[float]]:
+    """Seconds of each repeat of each contender, taking turns: a slow minute hits all alike. One unmeasured warm-up."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for work in contenders.values():
+        work()
+    for _ in range(repeats):
+        for name, work in contenders.items():
+            start = time.perf_counter()
+            work()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def matmul_flops_per_second(*, size: int = 2048, repeats: int = 9) -> float:
+    """The limit: floating-point operations a second of a square float32 matrix product, median of `repeats`."""
+    import torch
+
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    seconds = interleaved({"matmul": lambda: a @ b}, repeats=repeats)["matmul"]
+    return 2 * size**3 / median(seconds)
+
+
+def machine() -> dict[str, Any]:
+    import torch
+
+    return {
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }

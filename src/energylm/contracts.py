@@ -1,0 +1,85 @@
+"""What the rooms promise each other. A part that satisfies a Protocol can take the place of any other that does.
+
+Axis letters everywhere: B sequences (or contexts), T positions, V vocabulary, K negatives or candidates, C chains,
+N samples (continuations of one context), R = B·N rows, D width. Logarithms are natural. Lower energy = likelier.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+@runtime_checkable
+class Decoder(Protocol):
+    """Steps many continuations of a few contexts at once; what a draw loop needs of a language model.
+
+    Row r continues context r // copies. The state is opaque and belongs to the decoder; `step` may change it in place.
+    """
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[Any, Tensor]:
+        """Read each context once: an opaque prefix, and the logits (B, V) of the first new token of each context."""
+        ...
+
+    def fork(self, prefix: Any, *, copies: int, max_new_tokens: int) -> Any:
+        """A state of B·copies rows that all share `prefix`; it may be forked again for the next micro-batch."""
+        ...
+
+    def step(self, state: Any, tokens_R: Tensor) -> Tensor:
+        """Append one token to every row; logits (R, V) of the next. May be called max_new_tokens − 1 times."""
+        ...
+
+    def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
+        """Memory that one more row costs, for choosing micro-batches from a budget."""
+        ...
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """Normalised: P(x | c) = Π_t P(x_t | c, x_<t). Works on token ids; folders and text are `bundles/`' concern."""
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a sequence, or None for languages of fixed length."""
+        ...
+
+    def token_log_probs(self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int = 0) -> Tensor:
+        """(B, T − first): log P(x_t | x_<t) for t ≥ first, 0 past the end of a sequence. Right-padded input.
+
+        `first = 0` also scores the first token, which needs a start distribution (a BOS token, or a table).
+        """
+        ...
+
+    def decoder(self) -> Decoder: ...
+
+
+@runtime_checkable
+class Energy(Protocol):
+    """Unnormalised: one number per sequence, lower = likelier."""
+
+    def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B,) energies of right-padded sequences."""
+        ...
+
+
+@runtime_checkable
+class Choices(Protocol):
+    """Where a sampler's decisions come from: drawn (`samplers.choices.RowChoices`) or enumerated (`testing`), so that
+    the very code that runs in production can be proved on an enumerable language.
+
+    Every call decides for all R rows. What a row is offered may depend on its own past only, never on other rows.
+    """
+
+    def categorical(self, logits: Tensor) -> Tensor:
+        """(R, …, V) → (R, …) int64, by softmax of the last axis; −inf is never chosen. Need not be normalised."""
+        ...
+
+    def accept(self, log_probability_R: Tensor) -> Tensor:
+        """(R,) bool, each true with probability min(1, exp(log_probability))."""
+        ...

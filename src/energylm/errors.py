@@ -1,0 +1,44 @@
+"""One family of errors. Each says what was wrong, what came, what was expected, and the cure, in one line.
+
+The command line prints the line and leaves with the error's `exit_code`: 2 for a user's mistake, 1 for a run that failed.
+"""
+
+
+class EnergyLMError(Exception):
+    """Base of everything energylm raises on purpose."""
+
+    exit_code = 2
+
+
+class ConfigError(EnergyLMError):
+    """A configuration that cannot be used: unknown key, value out of range, contradiction."""
+
+
+class DataError(EnergyLMError):
+    """A file or corpus that cannot be read as what it claims to be."""
+
+
+class DiskFull(EnergyLMError):
+    """No space left while writing; nothing half-written stays behind."""
+
+
+class ModelError(EnergyLMError):
+    """A model folder or name that cannot serve the purpose."""
+
+
+class VocabularyMismatch(ModelError):
+    """Two parts that must share a vocabulary do not."""
+
+
+class CheckpointError(EnergyLMError):
+    """A checkpoint that is missing, damaged or made by another configuration."""
+
+
+class BusyError(EnergyLMError):
+    """Another process holds the output folder."""
+
+
+class NonFiniteLoss(EnergyLMError):
+    """Training diverged. Names the step and the last good checkpoint."""
+
+    exit_code = 1

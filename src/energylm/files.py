@@ -1,0 +1,125 @@
+"""Files appear whole or not at all: temporary name, fsync, rename. Also checksums and the lock of an output folder.
+
+Everything energylm writes for keeps goes through this module, so that a process killed at any moment leaves either the
+old file or the new one, and a full disk leaves one clear line and nothing half-written.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from energylm.errors import BusyError, DataError, DiskFull
+
+
+@contextmanager
+def disk_full_is_said(path: Path) -> Iterator[None]:
+    """Turn the operating system's "no space left" into an error that names the file and the cure."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"no space left on the disk while writing {path}; free some space and run again") from error
+        raise
+
+
+@contextmanager
+def atomic_file(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on a clean exit it is synced and renamed over `path`, else removed."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with disk_full_is_said(path):
+            yield temporary
+            _sync(temporary)
+            os.replace(temporary, path)
+            _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; on a clean exit it takes `path`'s place, else it is removed."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        with disk_full_is_said(path):
+            yield temporary
+            for file in temporary.rglob("*"):
+                _sync(file)
+            _sync(temporary)
+            discarded = path.with_name(f".{path.name}.{os.getpid()}.old")
+            if path.exists():
+                os.replace(path, discarded)
+            os.replace(temporary, path)
+            _sync(path.parent)
+            shutil.rmtree(discarded, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """Read a JSON file we wrote; a missing or damaged one is a `DataError` naming it."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not readable JSON ({error}); it is damaged: make it again") from None
+
+
+def sha256_of_file(path: Path | str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_json(value: Any) -> str:
+    """A hash of a JSON-able value that does not depend on the order of keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@contextmanager
+def folder_lock(folder: Path | str) -> Iterator[None]:
+    """Hold `folder` for this process. The lock dies with the process, so a killed run never blocks the next one."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise BusyError(f"{folder} is in use by {holder}; wait for it, or choose another output folder") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
