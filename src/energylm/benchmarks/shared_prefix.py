@@ -1,0 +1,149 @@
+"""Shared-prefix sampling against `generate(num_return_sequences=…)` and against the machine's matrix-multiply rate.
+
+A GPT-2 of 4 × 256 with a vocabulary of 8,192 continues one context of 120 tokens 1,024 times by 40 tokens. `generate`
+runs at the chunk size that suits it best on this machine, found first. Counted operations are those of the matrix
+products a continuation token needs (projections, attention over its context and itself, output layer), nothing else.
+"""
+
+import subprocess
+import sys
+from functools import partial
+
+from energylm.benchmarks.harness import Bar, Options, Result, interleaved, matmul_flops_per_second, median
+
+LAYERS, WIDTH, HEADS, VOCABULARY = 4, 256, 4, 8192
+CONTEXT, NEW, N = 120, 40, 1024
+CHUNKS = (32, 64, 128, 256, 512, 1024)
+TOP_K = 10
+MEMORY_N = (10_000, 100_000)
+
+
+def run(options: Options) -> Result:
+    import torch
+
+    from energylm.config.sampling import Truncation
+    from energylm.models.shared_prefix import SharedPrefixDecoder
+    from energylm.samplers.continuations import sample_continuations
+
+    n = 64 if options.quick else N
+    network = make_network()
+    context = torch.arange(CONTEXT).tolist()
+    decoder = SharedPrefixDecoder(network)
+    ours = partial(sample_continuations, decoder, [context], n=n, max_new_tokens=NEW)
+    chunks = [chunk for chunk in CHUNKS if chunk <= n]
+    best_chunk = {
+        top_k: min(chunks, key=lambda chunk: _seconds(partial(_generate, network, context, n, chunk, top_k)))
+        for top_k in (TOP_K, 0)
+    }
+    limits = [matmul_flops_per_second()]
+    seconds = interleaved(
+        {
+            "ours top-k": partial(ours, truncation=Truncation(top_k=TOP_K)),
+            "generate top-k": partial(_generate, network, context, n, best_chunk[TOP_K], TOP_K),
+            "ours full": ours,
+            "generate full": partial(_generate, network, context, n, best_chunk[0], 0),
+            "limit": lambda: limits.append(matmul_flops_per_second(repeats=3)),
+        },
+        repeats=options.repeats,
+    )
+    tokens_per_second = {name: n * NEW / median(times) for name, times in seconds.items() if name != "limit"}
+    limit = median(limits)
+    reached = tokens_per_second["ours top-k"] * flops_per_token() / limit
+    memory = [_peak_megabytes(count // 100 if options.quick else count) for count in MEMORY_N]
+    return Result(
+        name="shared-prefix",
+        bars=[
+            Bar("times generate, top-k 10", tokens_per_second["ours top-k"] / tokens_per_second["generate top-k"], 6.0),
+            Bar(
+                "times generate, untruncated", tokens_per_second["ours full"] / tokens_per_second["generate full"], 5.0
+            ),
+            Bar("fraction of the matrix-multiply limit, top-k 10", reached, 0.40),
+            Bar("peak memory, 100,000 over 10,000 continuations", memory[1] / memory[0], 1.2, at_least=False),
+        ],
+        details={f"tokens/s, {name}": value for name, value in tokens_per_second.items()}
+        | {
+            "limit, GFLOP/s": limit / 1e9,
+            "MFLOP a token": flops_per_token() / 1e6,
+            "best chunk of generate, top-k": best_chunk[TOP_K],
+            "best chunk of generate, untruncated": best_chunk[0],
+            "peak megabytes, 10,000 and 100,000": memory,
+        },
+    )
+
+
+def make_network():
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_layer=LAYERS,
+        n_embd=WIDTH,
+        n_head=HEADS,
+        n_positions=CONTEXT + NEW,
+        vocab_size=VOCABULARY,
+        activation_function="gelu_pytorch_tanh",
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return GPT2LMHeadModel(config).eval()
+
+
+def flops_per_token() -> float:
+    """Multiplications and additions of the matrix products of one continuation token, averaged over the 40."""
+    keys = CONTEXT + (NEW + 1) / 2
+    layer = 2 * 12 * WIDTH**2 + 2 * 2 * WIDTH * keys
+    return LAYERS * layer + 2 * WIDTH * VOCABULARY
+
+
+def _generate(network, context: list[int], n: int, chunk: int, top_k: int) -> None:
+    import torch
+
+    ids = torch.tensor([context])
+    for _ in range(0, n, chunk):
+        network.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=True,
+            top_k=top_k,
+            num_return_sequences=chunk,
+            max_new_tokens=NEW,
+            min_new_tokens=NEW,
+            eos_token_id=None,
+        )
+
+
+def _seconds(work) -> float:
+    return interleaved({"once": work}, repeats=1)["once"][0]
+
+
+def _peak_megabytes(n: int) -> float:
+    """Peak resident memory of a fresh process that draws n continuations."""
+    finished = subprocess.run(
+        [sys.executable, "-m", "energylm.benchmarks.shared_prefix", str(n)], capture_output=True, text=True, check=True
+    )
+    return float(finished.stdout)
+
+
+def _draw_and_print_peak(n: int) -> None:
+    import resource
+
+    from energylm.config.sampling import Truncation
+    from energylm.models.shared_prefix import SharedPrefixDecoder
+    from energylm.samplers.continuations import sample_continuations
+
+    drawn = sample_continuations(
+        SharedPrefixDecoder(make_network()),
+        [list(range(CONTEXT))],
+        n=n,
+        max_new_tokens=NEW,
+        truncation=Truncation(top_k=TOP_K),
+    )
+    assert drawn.tokens.shape == (1, n, NEW)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+if __name__ == "__main__":
+    _draw_and_print_peak(int(sys.argv[1]))

@@ -1,0 +1,34 @@
+"""What every decoder asks of its contexts and its network before it reads them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from energylm.errors import ModelError
+
+
+def pad_contexts(contexts: Sequence[Sequence[int]], *, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Contexts as right-padded ids (B, P) and lengths (B,)."""
+    lengths = [len(context) for context in contexts]
+    if not lengths or min(lengths) == 0:
+        raise ModelError("a context is empty; give at least one token (a start token where the model has one)")
+    ids_BP = torch.zeros(len(contexts), max(lengths), dtype=torch.int64)
+    for row, context in enumerate(contexts):
+        ids_BP[row, : len(context)] = torch.as_tensor(context)
+    return ids_BP.to(device), torch.tensor(lengths, device=device)
+
+
+def check_network(network: PreTrainedModel, *, longest: int) -> None:
+    """Sampling needs a network out of training mode and sequences that its positions can hold."""
+    if network.training:
+        raise ModelError(
+            "the network is in training mode, so dropout would change its probabilities; call .eval() first"
+        )
+    limit = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and longest > limit:
+        raise ModelError(
+            f"context and continuation take {longest} tokens but the model holds {limit}; "
+            "shorten the context or ask for fewer new tokens"
+        )

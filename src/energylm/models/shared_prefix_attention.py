@@ -1,0 +1,142 @@
+"""Attention of many continuations over one copy of their context's keys and values.
+
+    softmax([q·K_prefix ; q·K_suffix]) · [V_prefix ; V_suffix]
+
+A context's keys and values are held once (B, H, P, D); the rows that continue it ask them in one matrix product of
+N × P per head, and only what a row has added itself is stored per row (R, H, S, D). It is reached through transformers'
+attention interface, so it serves any decoder that hands its attention to that interface: grouped heads, sliding windows,
+soft caps and attention sinks included.
+
+Relations  `shared_prefix` drives a network with it; `plain_decoder` is the fallback for networks it cannot serve.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+ATTENTION_NAME = "energylm_shared_prefix"
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Keys and values of B contexts, per layer (B, H, P, D), right-padded to the longest; read once, shared by all."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    lengths_B: Tensor
+
+    @property
+    def padded(self) -> bool:
+        return bool((self.lengths_B != self.keys[0].shape[2]).any())
+
+
+class SuffixLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
+    """Preallocated keys and values of what each row has added, (R, H, max_new_tokens, D)."""
+
+    is_sliding = False
+
+    def __init__(self, prefix_keys: Tensor, *, rows: int, max_new_tokens: int) -> None:
+        super().__init__()
+        _, heads, self.prefix_tokens, width = prefix_keys.shape
+        self.keys = prefix_keys.new_empty(rows, heads, max_new_tokens, width)
+        self.values = torch.empty_like(self.keys)
+        self.filled = 0
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: everything is allocated when the layer is made."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.keys[:, :, self.filled] = key_states[:, :, 0]
+        self.values[:, :, self.filled] = value_states[:, :, 0]
+        self.filled += 1
+        return self.keys[:, :, : self.filled], self.values[:, :, : self.filled]
+
+    def get_seq_length(self) -> int:
+        return self.prefix_tokens + self.filled
+
+    def get_max_length(self) -> int:
+        return self.prefix_tokens + int(self.keys.shape[2])
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+
+class SharedPrefixCache(Cache):  # type: ignore[misc]
+    """The prefix and one suffix layer per network layer."""
+
+    def __init__(self, prefix: Prefix, *, copies: int, max_new_tokens: int) -> None:
+        rows = prefix.lengths_B.shape[0] * copies
+        super().__init__(layers=[SuffixLayer(keys, rows=rows, max_new_tokens=max_new_tokens) for keys in prefix.keys])
+        self.prefix, self.copies, self.padded = prefix, copies, prefix.padded
+
+
+def register() -> None:
+    """Make the attention known to transformers under `ATTENTION_NAME`. It has no mask function on purpose: rows of one
+    token each need no causal mask, and the padding of contexts is masked here."""
+    AttentionInterface.register(ATTENTION_NAME, shared_prefix_attention)
+
+
+def shared_prefix_attention(
+    module: nn.Module,
+    query: Tensor,  # (R, H, 1, D)
+    key: Tensor,  # (R, H_kv, S, D): the rows' own keys, from SuffixLayer.update
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    shared_prefix: SharedPrefixCache,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    prefix_key, prefix_value = (
+        part[module.layer_idx] for part in (shared_prefix.prefix.keys, shared_prefix.prefix.values)
+    )
+    rows, heads, _one, width = query.shape
+    contexts, kv_heads, prefix_tokens, _ = prefix_key.shape
+    copies, group, suffix_tokens = rows // contexts, heads // kv_heads, key.shape[2]
+    query = query[:, :, 0] * (width**-0.5 if scaling is None else scaling)
+
+    by_context = query.view(contexts, copies, kv_heads, group, width).transpose(1, 2)  # (B, H_kv, N, G, D)
+    prefix_score = by_context.reshape(contexts, kv_heads, copies * group, width) @ prefix_key.mT
+    suffix_score = query.view(rows, kv_heads, group, width) @ key.mT  # (R, H_kv, G, S)
+    score = torch.cat(
+        [
+            prefix_score.view(contexts, kv_heads, copies, group, prefix_tokens),
+            suffix_score.view(contexts, copies, kv_heads, group, suffix_tokens).transpose(1, 2),
+        ],
+        dim=-1,
+    )  # (B, H_kv, N, G, P + S)
+    if softcap is not None:
+        score = softcap * torch.tanh(score / softcap)
+    if shared_prefix.padded or sliding_window is not None:
+        hidden = _hidden(shared_prefix.prefix.lengths_B, prefix_tokens, suffix_tokens, sliding_window)
+        score.masked_fill_(hidden[:, None, None, None, :], float("-inf"))
+    if s_aux is not None:  # a sink takes its share of the attention and gives nothing
+        sink = s_aux.view(1, kv_heads, 1, group, 1).expand(contexts, kv_heads, copies, group, 1)
+        score = torch.cat([score, sink.to(score.dtype)], dim=-1)
+    weight = score.softmax(-1)
+
+    prefix_weight = weight[..., :prefix_tokens].reshape(contexts, kv_heads, copies * group, prefix_tokens)
+    from_prefix = (prefix_weight @ prefix_value).view(contexts, kv_heads, copies, group, width).transpose(1, 2)
+    suffix_weight = weight[..., prefix_tokens : prefix_tokens + suffix_tokens].transpose(1, 2)
+    from_suffix = suffix_weight.reshape(rows, kv_heads, group, suffix_tokens) @ value
+    attended = from_prefix + from_suffix.view(contexts, copies, kv_heads, group, width)
+    return attended.reshape(rows, 1, heads, width), None
+
+
+def _hidden(lengths_B: Tensor, prefix_tokens: int, suffix_tokens: int, sliding_window: int | None) -> Tensor:
+    """(B, P + S) true where a key is padding, or lies outside the window of the query (the last suffix token)."""
+    slot = torch.arange(prefix_tokens + suffix_tokens, device=lengths_B.device)
+    in_suffix = slot >= prefix_tokens
+    position = torch.where(in_suffix, slot - prefix_tokens + lengths_B[:, None], slot)
+    hidden = ~in_suffix & (slot >= lengths_B[:, None])
+    if sliding_window is not None:
+        hidden |= position <= lengths_B[:, None] + suffix_tokens - 1 - sliding_window
+    return hidden

@@ -1,0 +1,96 @@
+"""The shared-prefix decoder against plain forward passes, family by family.
+
+Two routes: (a) one plain forward pass over context + continuation, no cache, no padding; (b) prefill, fork, step. Their
+logits must agree to 1e-4 in float32 for contexts of unequal length and several copies with different continuations.
+Windows are shorter than the contexts, so that a window ignored is a window noticed.
+"""
+
+import pytest
+import torch
+import transformers
+
+from energylm.models.decoders import VERIFIED
+from energylm.models.plain_decoder import PlainDecoder
+from energylm.models.shared_prefix import SharedPrefixDecoder
+
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+PLAIN_HEADS = {key: value for key, value in SIZES.items() if key != "num_key_value_heads"}
+HEAD_WIDTH = {"head_dim": 8}
+FAMILIES = {
+    "gpt2": {"vocab_size": 97, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64},
+    "llama": SIZES,
+    "qwen2": SIZES,
+    "qwen3": SIZES | HEAD_WIDTH,
+    "gpt_neox": PLAIN_HEADS,
+    "opt": {
+        "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 48,
+        "max_position_embeddings": 64, "word_embed_proj_dim": 32,
+    },
+    "phi3": SIZES | {"sliding_window": 5},
+    "starcoder2": SIZES | {"sliding_window": 5},
+    "olmo2": SIZES,
+    "mistral": SIZES | {"sliding_window": 5} | HEAD_WIDTH,
+    "gemma2": SIZES | {"sliding_window": 5, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0} | HEAD_WIDTH,
+    "gemma3_text": SIZES | {"sliding_window": 5, "query_pre_attn_scalar": 8} | HEAD_WIDTH,
+    "gpt_oss": SIZES | {"sliding_window": 5, "num_local_experts": 4, "num_experts_per_tok": 2} | HEAD_WIDTH,
+}  # fmt: skip
+CONTEXTS = [[5, 17, 3, 44, 90, 8, 23, 61, 70, 11], [9, 2, 31, 7], [13, 50, 6, 88, 29, 4, 77]]
+COPIES, NEW = 3, 9
+
+
+def make_network(family: str) -> transformers.PreTrainedModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = transformers.AutoConfig.for_model(family, **FAMILIES[family])
+        network = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        for parameter in network.parameters():  # wide enough that attention is far from uniform
+            parameter.data.normal_(0, 0.3) if parameter.dim() > 1 else parameter.data.normal_(0.5, 0.3)
+    return network.eval()
+
+
+def continuation_tokens() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 97, (len(CONTEXTS) * COPIES, NEW), generator=generator)
+
+
+@torch.no_grad()
+def plain_logits(network) -> torch.Tensor:
+    """(R, NEW + 1, V) by one forward pass a row."""
+    rows = []
+    for row, tokens in enumerate(continuation_tokens()):
+        context = CONTEXTS[row // COPIES]
+        sequence = torch.cat([torch.tensor(context), tokens])
+        rows.append(network(input_ids=sequence[None], use_cache=False).logits[0, len(context) - 1 :])
+    return torch.stack(rows)
+
+
+def decoder_logits(decoder) -> torch.Tensor:
+    prefix, first = decoder.prefill(CONTEXTS)
+    state = decoder.fork(prefix, copies=COPIES, max_new_tokens=NEW)
+    steps = [first.repeat_interleave(COPIES, dim=0)]
+    steps += [decoder.step(state, tokens) for tokens in continuation_tokens().T]
+    return torch.stack(steps, dim=1)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("decoder_class", [SharedPrefixDecoder, PlainDecoder])
+def test_logits_equal_a_plain_forward_pass(family, decoder_class):
+    network = make_network(family)
+    expected = plain_logits(network)
+    assert expected.std() > 0.05  # the comparison is not between constants
+    torch.testing.assert_close(decoder_logits(decoder_class(network)), expected, atol=1e-4, rtol=0)
+
+
+def test_every_verified_family_is_tested():
+    assert set(FAMILIES) == VERIFIED

@@ -1,0 +1,123 @@
+"""Sampled continuations against exact enumeration, and their independence of batches.
+
+The language has 4 tokens and 3 steps after a context: 64 sequences (or fewer with an end token), so the law of a
+continuation is a table. Log-probabilities are compared with it draw by draw; frequencies by chi-square, false alarm 1e-4.
+"""
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from energylm.config.sampling import Truncation
+from energylm.models.causal import CausalLanguageModel
+from energylm.models.plain_decoder import PlainDecoder
+from energylm.models.shared_prefix import SharedPrefixDecoder
+from energylm.samplers import continuations
+from energylm.samplers.continuations import sample_continuations
+from energylm.testing import TabularLanguageModel, assert_same_distribution, exact_language_model, exact_proposal
+
+CONTEXT, NEW, DRAWS = [2, 0], 3, 20_000
+TRUNCATIONS = [
+    Truncation(),
+    Truncation(temperature=1.5),
+    Truncation(top_k=2),
+    Truncation(top_p=0.7),
+    Truncation(top_k=3, top_p=0.9, temperature=0.8),
+]
+
+
+def tabular(eos_token_id=None):
+    return TabularLanguageModel.random(4, len(CONTEXT) + NEW, seed=3, eos_token_id=eos_token_id)
+
+
+def tiny_gpt2():
+    config = GPT2Config(
+        vocab_size=4, n_embd=16, n_layer=2, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0, pad_token_id=0
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        network = GPT2LMHeadModel(config).eval()
+        for parameter in network.parameters():
+            if parameter.dim() > 1:
+                parameter.data.normal_(0, 0.5)
+    return CausalLanguageModel(network, start_token_id=None, eos_token_id=None)
+
+
+def draw(decoder, **options):
+    defaults = {"n": DRAWS, "max_new_tokens": NEW, "seed": 11}
+    return sample_continuations(decoder, [CONTEXT], **(defaults | options))
+
+
+def check_law(model, decoder, truncation, *, tolerance, **options):
+    exact = exact_language_model(model, CONTEXT, max_new_tokens=NEW)
+    proposal = exact_proposal(exact, truncation)
+    drawn = draw(decoder, truncation=truncation, eos_token_id=model.eos_token_id, **options)
+    rows = exact.index(drawn.tokens[0], drawn.lengths[0])
+    torch.testing.assert_close(drawn.log_prob[0], exact.log_prob[rows], atol=tolerance, rtol=0)
+    torch.testing.assert_close(drawn.proposal_log_prob[0], proposal.log_prob[rows], atol=tolerance, rtol=0)
+    assert drawn.lengths[0].equal(exact.lengths[rows])
+    assert_same_distribution(proposal.counts(drawn.tokens[0], drawn.lengths[0]), proposal.probabilities)
+
+
+@pytest.mark.parametrize("truncation", TRUNCATIONS, ids=str)
+@pytest.mark.parametrize("eos_token_id", [None, 1])
+def test_law_of_continuations_of_a_table(truncation, eos_token_id):
+    model = tabular(eos_token_id)
+    check_law(model, model.decoder(), truncation, tolerance=1e-12)
+
+
+@pytest.mark.parametrize("truncation", [Truncation(), Truncation(top_k=2)], ids=str)
+@pytest.mark.parametrize("decoder_class", [SharedPrefixDecoder, PlainDecoder])
+def test_law_of_continuations_of_a_transformer(truncation, decoder_class):
+    model = tiny_gpt2()
+    check_law(model, decoder_class(model.network), truncation, tolerance=1e-4)
+
+
+def test_one_uniform_for_all_steps_is_caught(monkeypatch):
+    """Deliberate mistake: steps that share a random number draw every token rightly and the sequence wrongly."""
+    right = continuations.row_uniforms
+    monkeypatch.setattr(continuations, "row_uniforms", lambda keys, *, step: right(keys, step=0))
+    with pytest.raises(AssertionError, match="chi-square"):
+        check_law(tabular(), tabular().decoder(), Truncation(), tolerance=1e-12)
+
+
+def test_untruncated_log_probability_under_truncation_is_caught(monkeypatch):
+    """Deliberate mistake: the proposal's probability given as the model's."""
+
+    def confused(logits, uniform, truncation):
+        token, _, proposal = right(logits, uniform, truncation)
+        return token, proposal, proposal
+
+    right = continuations.draw_token
+    monkeypatch.setattr(continuations, "draw_token", confused)
+    with pytest.raises(AssertionError):
+        check_law(tabular(), tabular().decoder(), Truncation(top_k=2), tolerance=1e-12)
+
+
+def test_a_row_keeps_its_draw_in_any_micro_batch_and_any_n():
+    contexts = [[2, 0], [1], [3, 3], [0, 1]]
+    decoder = TabularLanguageModel.random(4, 5, seed=3).decoder()
+    whole = sample_continuations(decoder, contexts, n=50, max_new_tokens=NEW, seed=7)
+    pieces = sample_continuations(decoder, contexts, n=50, max_new_tokens=NEW, seed=7, memory_budget_bytes=1000)
+    fewer = sample_continuations(decoder, contexts, n=9, max_new_tokens=NEW, seed=7)
+    later = sample_continuations(decoder, contexts[2:], n=50, max_new_tokens=NEW, seed=7, first_context=2)
+    other = sample_continuations(decoder, contexts, n=50, max_new_tokens=NEW, seed=8)
+    assert whole.tokens.equal(pieces.tokens) and whole.log_prob.equal(pieces.log_prob)
+    assert whole.tokens[:, :9].equal(fewer.tokens)
+    assert whole.tokens[2:].equal(later.tokens)
+    assert not whole.tokens.equal(other.tokens)
+
+
+def test_shared_and_plain_decoders_draw_the_same_tokens():
+    model = tiny_gpt2()
+    contexts = [[2, 0, 1], [1], [3, 3]]
+    drawn = [
+        sample_continuations(decoder(model.network), contexts, n=40, max_new_tokens=NEW, seed=2)
+        for decoder in (SharedPrefixDecoder, PlainDecoder)
+    ]
+    assert drawn[0].tokens.equal(drawn[1].tokens)
+
+
+def test_nothing_asked_is_refused():
+    with pytest.raises(ValueError, match="at least 1"):
+        draw(tabular().decoder(), n=0)
