@@ -1,0 +1,116 @@
+"""`energylm bench corpus`: building a corpus against a bare `encode_batch` over the same text, and its memory by size.
+
+Speed   20 MB of lines: `build_corpus` (read, hash, split, encode, write, sync) against `tokenizers.encode_batch` alone,
+        fed a megabyte at a time, both with the same tokenizer, taking turns.
+Memory  Peak of a process that builds from 200 MB (tokenizer training included, all of it one document: the hardest
+        case) less the peak for 20 MB.
+
+The text is the default corpus with its words shuffled, so that it can be made as large as wanted.
+"""
+
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from energylm.benchmarks.harness import Bar, Options, Result, interleaved, median
+from energylm.config.corpus import CorpusConfig
+from energylm.data.readers.sotu import StateOfTheUnion
+from energylm.data.tokenizer import load_tokenizer, plain_encoder
+from energylm.pipelines.build_corpus import build_corpus
+
+_WORDS_A_LINE = 700  # about 4 kB
+_LINES_AT_ONCE = 256  # about 1 MB
+_BUILD_AND_TELL_PEAK = """
+import sys
+from pathlib import Path
+from energylm.config.corpus import CorpusConfig
+from energylm.pipelines.build_corpus import build_corpus
+build_corpus(CorpusConfig(sources=(sys.argv[1],), valid_fraction=0, test_fraction=0), output=Path(sys.argv[2]))
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def run(options: Options) -> Result:
+    small, large = (1, 3) if options.quick else (20, 200)
+    with tempfile.TemporaryDirectory(prefix="energylm-bench-") as name:
+        folder = Path(name)
+        small_file, large_file = _write(folder / "small.txt", small), _write(folder / "large.txt", large)
+        seconds = _speed(folder, small_file, repeats=options.repeats)
+        peaks = {size: _peak_megabytes(folder, file) for size, file in ((small, small_file), (large, large_file))}
+    build, bare = median(seconds["build"]), median(seconds["encode_batch"])
+    return Result(
+        "corpus",
+        bars=[
+            Bar("speed of corpus build / bare encode_batch", bare / build, 0.8),
+            Bar(
+                f"extra peak memory for {large} MB over {small} MB [MB]",
+                peaks[large] - peaks[small],
+                150,
+                at_least=False,
+            ),
+        ],
+        details={
+            "corpus build [MB/s]": small / build,
+            "bare encode_batch [MB/s]": small / bare,
+            "bare encode_batch_fast [MB/s]": small / median(seconds["encode_batch_fast"]),
+            **{f"peak memory for {size} MB [MB]": peak for size, peak in peaks.items()},
+        },
+    )
+
+
+def _speed(folder: Path, file: Path, *, repeats: int) -> dict[str, list[float]]:
+    trained = folder / "trained"
+    build_corpus(CorpusConfig(sources=(str(file),), format="lines"), output=trained)
+    encoder = plain_encoder(load_tokenizer(trained))
+    lines = file.read_text(encoding="utf-8").splitlines()
+    batches = [lines[start : start + _LINES_AT_ONCE] for start in range(0, len(lines), _LINES_AT_ONCE)]
+    config = CorpusConfig(sources=(str(file),), format="lines", tokenizer=str(trained))
+
+    def build() -> None:
+        build_corpus(config, output=folder / "timed")
+        shutil.rmtree(folder / "timed")
+
+    def encode_batch() -> None:
+        for batch in batches:
+            encoder.encode_batch(batch, add_special_tokens=False)
+
+    def encode_batch_fast() -> None:
+        for batch in batches:
+            encoder.encode_batch_fast(batch, add_special_tokens=False)
+
+    contenders = {"build": build, "encode_batch": encode_batch, "encode_batch_fast": encode_batch_fast}
+    return interleaved(contenders, repeats=repeats)
+
+
+def _peak_megabytes(folder: Path, file: Path) -> float:
+    """VmHWM of a fresh process; `ru_maxrss` would count the parent's memory from before the exec."""
+    command = [sys.executable, "-c", _BUILD_AND_TELL_PEAK, str(file), str(folder / f"peak-{file.stem}")]
+    finished = subprocess.run(command, check=True, capture_output=True, text=True)
+    return int(finished.stdout) / 1000
+
+
+def _write(path: Path, megabytes: int) -> Path:
+    written = 0
+    with open(path, "w", encoding="utf-8") as file:
+        for line in _lines():
+            written += file.write(line + "\n")
+            if written >= megabytes * 1_000_000:
+                return path
+    raise AssertionError("the lines never end")
+
+
+def _lines() -> Iterator[str]:
+    """Lines of shuffled words, without end; always the same ones."""
+    words = [
+        word for document in StateOfTheUnion.parse("sotu").documents() for word in "".join(document.pieces).split()
+    ]
+    chooser = random.Random(0)
+    while True:
+        start = chooser.randrange(len(words) - _WORDS_A_LINE)
+        line = words[start : start + _WORDS_A_LINE]
+        chooser.shuffle(line)
+        yield " ".join(line)

@@ -1,0 +1,147 @@
+"""A corpus folder, opened: only the manifest and the sizes of files are read; tokens are mapped when touched."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from energylm.data.manifest import INDEX_DTYPE, TOKENIZER_FOLDER, Manifest, ShardRecord, read_manifest
+from energylm.data.splits import SPLITS
+from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
+from energylm.errors import DataError
+from energylm.files import sha256_of_file
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_MAPPED_SHARDS = 256  # a mapped file holds a file descriptor; systems often allow 1,024
+
+
+class Corpus:
+    """`Corpus.open(folder)`. Splits are "train", "valid" and "test"."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder, self.manifest = folder, manifest
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Corpus":
+        """Open a corpus; a missing or truncated shard is noticed here, a changed byte by `verify`."""
+        folder = Path(folder)
+        corpus = cls(folder, read_manifest(folder))
+        token_bytes = np.dtype(corpus.manifest.dtype).itemsize
+        for shard in corpus.manifest.shards:
+            corpus._check_size(shard.tokens_file, shard.tokens * token_bytes)
+            corpus._check_size(shard.index_file, shard.documents * 2 * INDEX_DTYPE.itemsize)
+        return corpus
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.manifest.tokenizer.vocabulary_size
+
+    @property
+    def end_token_id(self) -> int:
+        """The token after every document."""
+        return self.manifest.tokenizer.end_token_id
+
+    @cached_property
+    def tokenizer(self) -> "PreTrainedTokenizerFast":
+        """The tokenizer that wrote the shards; another one in its place is an error."""
+        tokenizer = load_tokenizer(self.folder / TOKENIZER_FOLDER)
+        if tokenizer_sha256(tokenizer) != self.manifest.tokenizer.sha256:
+            raise DataError(
+                f"{self.folder / TOKENIZER_FOLDER} is not the tokenizer that wrote the shards; build the corpus again"
+            )
+        return tokenizer
+
+    def split_tokens(self, split: str) -> "TokenStream":
+        """All tokens of a split in order, documents joined by end-of-text: `len`, slices, rows at many starts."""
+        paths = [self.folder / shard.tokens_file for shard in self._shards(split)]
+        counts = [shard.tokens for shard in self._shards(split)]
+        return TokenStream(paths, counts, dtype=np.dtype(self.manifest.dtype))
+
+    def documents(self, split: str) -> "DocumentTable":
+        """Where the documents of a split lie in `split_tokens(split)`. Reads 16 bytes a document."""
+        ends, sizes = [np.zeros(1, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        for shard in self._shards(split):
+            index = np.fromfile(self.folder / shard.index_file, dtype=INDEX_DTYPE).reshape(-1, 2).astype(np.int64)
+            ends.append(index[:, 0] + ends[-1][-1])
+            sizes.append(index[:, 1])
+        all_ends = np.concatenate(ends)
+        return DocumentTable(starts=all_ends[:-1], lengths=np.diff(all_ends) - 1, text_bytes=np.concatenate(sizes))
+
+    def verify(self) -> None:
+        """Read every shard and compare its SHA-256 with the manifest."""
+        for shard in self.manifest.shards:
+            for file, wanted in ((shard.tokens_file, shard.tokens_sha256), (shard.index_file, shard.index_sha256)):
+                if sha256_of_file(self.folder / file) != wanted:
+                    raise DataError(f"{self.folder / file} has changed since it was built; build the corpus again")
+
+    def _shards(self, split: str) -> list[ShardRecord]:
+        if split not in SPLITS:
+            raise DataError(f"unknown split {split!r}; a corpus has: {', '.join(SPLITS)}")
+        return [shard for shard in self.manifest.shards if shard.split == split]
+
+    def _check_size(self, file: str, wanted: int) -> None:
+        path = self.folder / file
+        if not path.is_file():
+            raise DataError(f"{path} is missing, though the manifest lists it; build the corpus again")
+        if path.stat().st_size != wanted:
+            raise DataError(
+                f"{path} has {path.stat().st_size} bytes, expected {wanted}: it is damaged; build the corpus again"
+            )
+
+
+class DocumentTable:
+    """Of D documents: `starts`, `lengths` in tokens (end-of-text not counted) and `text_bytes`, each (D,) int64."""
+
+    def __init__(self, *, starts: NDArray[np.int64], lengths: NDArray[np.int64], text_bytes: NDArray[np.int64]) -> None:
+        self.starts, self.lengths, self.text_bytes = starts, lengths, text_bytes
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+class TokenStream:
+    """Shards seen as one array of token ids. Shards are mapped when first touched, at most 256 at a time."""
+
+    def __init__(self, paths: list[Path], counts: list[int], *, dtype: np.dtype) -> None:
+        self._paths, self._dtype = paths, dtype
+        self._begins = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self._mapped: dict[int, NDArray] = {}
+
+    def __len__(self) -> int:
+        return int(self._begins[-1])
+
+    def __getitem__(self, span: slice) -> NDArray[np.int64]:
+        """A copy of `stream[start:stop]`, across shards."""
+        start, stop, step = span.indices(len(self))
+        if step != 1:
+            raise IndexError("a token stream has slices of step 1 only")
+        first, last = np.searchsorted(self._begins, [start, max(stop - 1, start)], side="right") - 1
+        parts = [
+            self._shard(shard)[max(start - self._begins[shard], 0) : max(stop - self._begins[shard], 0)]
+            for shard in range(first, min(last, len(self._paths) - 1) + 1)
+        ]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.int64, copy=False)
+
+    def rows(self, starts_B: NDArray[np.int64], *, length: int) -> NDArray[np.int64]:
+        """(B, length): the tokens at each start and after it. Rows may cross shards."""
+        result_BT = np.empty((len(starts_B), length), dtype=np.int64)
+        shard_B = np.searchsorted(self._begins, starts_B, side="right") - 1
+        crosses_B = starts_B + length > self._begins[shard_B + 1]
+        for shard in np.unique(shard_B[~crosses_B]):
+            rows = np.flatnonzero((shard_B == shard) & ~crosses_B)
+            windows = np.lib.stride_tricks.sliding_window_view(self._shard(shard), length)
+            result_BT[rows] = windows[starts_B[rows] - self._begins[shard]]
+        for row in np.flatnonzero(crosses_B):
+            result_BT[row] = self[starts_B[row] : starts_B[row] + length]
+        return result_BT
+
+    def _shard(self, number: int) -> NDArray:
+        if number not in self._mapped:
+            if len(self._mapped) >= _MAPPED_SHARDS:
+                self._mapped.pop(next(iter(self._mapped)))
+            self._mapped[number] = np.memmap(self._paths[number], dtype=self._dtype, mode="r")
+        return self._mapped[number]

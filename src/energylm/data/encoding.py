@@ -1,0 +1,147 @@
+"""Documents → batches of text → tokens: bounded memory, all cores, no Python work per token.
+
+Text is cut into pieces (`cutting`), pieces are gathered into batches of about a megabyte, and a batch is encoded by one
+call into Rust. Bookkeeping is per piece; splitting a batch over train, valid and test is array arithmetic.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from energylm.data.cutting import cut_exactly, cuts_are_exact
+from energylm.data.document import LEADING_CHARACTERS, Document
+from energylm.data.memory import give_back_freed_memory
+from energylm.data.shards import PartWriter
+from energylm.data.splits import SPLITS, Split
+from energylm.errors import DataError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+BATCH_BYTES = 1 << 20
+_CODES = {split: code for code, split in enumerate(SPLITS)}
+
+
+@dataclass
+class Batch:
+    """Pieces of text in order: p is of split `codes[p]`, has `sizes[p]` bytes, ends a document if `lasts[p]`."""
+
+    texts: list[str] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    lasts: list[bool] = field(default_factory=list)
+    bytes: int = 0
+
+    def add(self, text: str, *, split: Split, size: int, last: bool) -> None:
+        self.texts.append(text)
+        self.codes.append(_CODES[split])
+        self.sizes.append(size)
+        self.lasts.append(last)
+        self.bytes += size
+
+
+class PartReader:
+    """Takes documents until `part_bytes` of text are read, in batches; counts what it took."""
+
+    def __init__(
+        self, documents: Iterator[Document], *, part_bytes: int, split_of_text: Callable[[str], Split], cut: bool
+    ) -> None:
+        self._documents, self._part_bytes, self._split_of, self._cut = documents, part_bytes, split_of_text, cut
+        self.documents_read = self.empty_documents = self.bytes = 0
+
+    def batches(self) -> Iterator[Batch]:
+        batch = Batch()
+        while self.bytes < self._part_bytes and (document := next(self._documents, None)) is not None:
+            self.documents_read += 1
+            for piece, split, last in self._pieces(document):
+                size = _utf8_size(piece, document)
+                self.bytes += size
+                batch.add(piece, split=split, size=size, last=last)
+                if batch.bytes >= BATCH_BYTES:
+                    yield batch
+                    batch = Batch()
+        if batch.texts:
+            yield batch
+
+    def _pieces(self, document: Document) -> Iterator[tuple[str, Split, bool]]:
+        blocks = iter(document.pieces)
+        first = next(blocks, "")
+        if is_empty(first):
+            self.empty_documents += 1
+            return
+        split = split_of_document(first, document, self._split_of)
+        pieces = cut_exactly(chain((first,), blocks)) if self._cut else iter((first + "".join(blocks),))
+        piece = next(pieces)
+        for following in pieces:
+            yield piece, split, False
+            piece = following
+        yield piece, split, True
+
+
+class Encoder:
+    """Writes batches as tokens. One document may be open across batches; its count so far is kept here."""
+
+    def __init__(self, tokenizer: "Tokenizer", *, end_token_id: int) -> None:
+        self._tokenizer, self._end = tokenizer, end_token_id
+        self.cuts = cuts_are_exact(tokenizer)
+        self._open_bytes = 0
+
+    def write(self, batch: Batch, part: PartWriter) -> None:
+        tokens, lengths = self._encode(batch)
+        give_back_freed_memory()
+        codes = np.array(batch.codes)
+        ends: list[list[tuple[int, int]]] = [[] for _ in SPLITS]
+        written = [0] * len(SPLITS)
+        for code, length, size, last in zip(batch.codes, lengths.tolist(), batch.sizes, batch.lasts, strict=True):
+            written[code] += length
+            self._open_bytes += size
+            if last:
+                ends[code].append((written[code], self._open_bytes))
+                self._open_bytes = 0
+        for code in np.unique(codes):
+            part.write(SPLITS[code], tokens[np.repeat(codes == code, lengths)], ends[code])
+
+    def _encode(self, batch: Batch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """All tokens of a batch, end-of-text included, and how many each piece has."""
+        flat, lengths = array("I"), np.empty(len(batch.texts), dtype=np.int64)
+        encodings = self._tokenizer.encode_batch_fast(batch.texts, add_special_tokens=False)
+        for number, (encoding, last) in enumerate(zip(encodings, batch.lasts, strict=True)):
+            before = len(flat)
+            flat.fromlist(encoding.ids)
+            if last:
+                flat.append(self._end)
+            lengths[number] = len(flat) - before
+        return np.frombuffer(flat, dtype=np.uint32), lengths
+
+
+def is_empty(first_piece: str) -> bool:
+    """Whether a document that begins so holds no text. A blank piece that is long has others after it."""
+    return not first_piece or (len(first_piece) < LEADING_CHARACTERS and first_piece.isspace())
+
+
+def split_of_document(first_piece: str, document: Document, split_of_text: Callable[[str], Split]) -> Split:
+    try:
+        return split_of_text(first_piece)
+    except UnicodeEncodeError as error:
+        raise _lone_surrogate(document, error) from None
+
+
+def _utf8_size(piece: str, document: Document) -> int:
+    if piece.isascii():
+        return len(piece)
+    try:
+        return len(piece.encode())
+    except UnicodeEncodeError as error:
+        raise _lone_surrogate(document, error) from None
+
+
+def _lone_surrogate(document: Document, error: UnicodeEncodeError) -> DataError:
+    broken = error.object[error.start]
+    return DataError(
+        f"{document.name}: U+{ord(broken):04X} is half a character (a lone surrogate), not text; mend its escapes"
+    )

@@ -1,0 +1,74 @@
+"""The shards of one part of the text: written whole or not at all, hashed on the way, opened only for splits in use."""
+
+import hashlib
+from array import array
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from energylm.data.manifest import INDEX_DTYPE, ShardRecord
+from energylm.files import atomic_file
+
+
+class PartWriter:
+    """`with PartWriter(...) as part: part.write(...)`; the files appear at the end of the block, unless it failed."""
+
+    def __init__(self, folder: Path, number: int, *, dtype: np.dtype) -> None:
+        self._folder, self._number, self._dtype = folder, number, dtype
+        self._shards: dict[str, _ShardFile] = {}
+        self._files = ExitStack()
+        self.records: list[ShardRecord] = []
+
+    def write(self, split: str, tokens: NDArray[np.uint32], ends: list[tuple[int, int]]) -> None:
+        """Append to a split. `ends`: (end in `tokens`, bytes of text) of each document that ends in `tokens`."""
+        if split not in self._shards:
+            self._shards[split] = _ShardFile(self._files, self._folder, f"{split}-{self._number:05}", split)
+        self._shards[split].append(tokens.astype(self._dtype), ends)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            with self._files:  # renames, or cleans up if even that fails
+                self.records = [self._shards[split].finish() for split in sorted(self._shards)]
+        else:
+            self._files.__exit__(kind, error, trace)
+
+
+class _ShardFile:
+    def __init__(self, files: ExitStack, folder: Path, name: str, split: str) -> None:
+        self._name, self._split = name, split
+        self._tokens_file = files.enter_context(open(files.enter_context(atomic_file(folder / f"{name}.tokens")), "wb"))
+        self._index_file = files.enter_context(open(files.enter_context(atomic_file(folder / f"{name}.index")), "wb"))
+        self._digest = hashlib.sha256()
+        self._index = array("q")
+        self._tokens = 0
+
+    def append(self, tokens: NDArray, ends: list[tuple[int, int]]) -> None:
+        data = memoryview(np.ascontiguousarray(tokens)).cast("B")
+        self._tokens_file.write(data)
+        self._digest.update(data)
+        for end, text_bytes in ends:
+            self._index.append(self._tokens + end)
+            self._index.append(text_bytes)
+        self._tokens += tokens.size
+
+    def finish(self) -> ShardRecord:
+        index = np.frombuffer(self._index, dtype=np.int64).astype(INDEX_DTYPE)
+        self._index_file.write(index.tobytes())
+        return ShardRecord(
+            split=self._split,
+            name=self._name,
+            documents=index.size // 2,
+            tokens=self._tokens,
+            bytes=int(index[1::2].sum()),
+            tokens_sha256=self._digest.hexdigest(),
+            index_sha256=hashlib.sha256(index.tobytes()).hexdigest(),
+        )

@@ -1,0 +1,149 @@
+"""A corpus folder: what was written is what is read, across shards; damage is noticed."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from energylm.config.corpus import CorpusConfig
+from energylm.data.corpus import Corpus, TokenStream
+from energylm.data.manifest import token_dtype
+from energylm.data.tokenizer import plain_encoder
+from energylm.errors import DataError
+from energylm.pipelines.build_corpus import build_corpus
+
+LINES = [f"line {n} says " + " ".join(f"w{n * k % 17}" for k in range(n % 9 + 1)) for n in range(200)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """200 documents in shards of about a kilobyte of text."""
+    place = tmp_path_factory.mktemp("corpus")
+    (place / "lines.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    config = CorpusConfig(
+        sources=(str(place / "lines.txt"),), format="lines", vocabulary_size=300, valid_fraction=0.2, part_bytes=1000
+    )
+    build_corpus(config, output=place / "built")
+    return place / "built"
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_every_document_comes_back_once_with_its_bytes(folder):
+    corpus = Corpus.open(folder)
+    found = []
+    for split in ("train", "valid", "test"):
+        table, tokens = corpus.documents(split), corpus.split_tokens(split)
+        counts = corpus.manifest.splits[split]
+        assert (counts.documents, counts.tokens) == (len(table), len(tokens))
+        assert counts.bytes == table.text_bytes.sum()
+        for start, length, size in zip(table.starts, table.lengths, table.text_bytes, strict=True):
+            text = corpus.tokenizer.decode(tokens[start : start + length].tolist())
+            assert tokens[start + length : start + length + 1] == [corpus.end_token_id]
+            assert len(text.encode()) == size
+            found.append(text)
+    assert sorted(found) == sorted(LINES)
+    assert len(corpus.manifest.shards) > 10
+
+
+def test_tokens_are_those_of_the_tokenizer_in_the_order_of_the_source(folder):
+    corpus = Corpus.open(folder)
+    encoder = plain_encoder(corpus.tokenizer)
+    table, tokens = corpus.documents("train"), corpus.split_tokens("train")
+    texts = [corpus.tokenizer.decode(tokens[s : s + n]) for s, n in zip(table.starts, table.lengths, strict=True)]
+    assert texts == [line for line in LINES if line in set(texts)]
+    expected = [i for text in texts for i in [*encoder.encode(text).ids, corpus.end_token_id]]
+    assert tokens[:].tolist() == expected
+
+
+def test_a_stream_over_shards_is_one_array(tmp_path):
+    """All slices and all rows of a stream of shards with 5, 1 and 4 tokens equal those of the plain array."""
+    whole = np.arange(10) + 100
+    paths = []
+    for number, (start, stop) in enumerate(((0, 5), (5, 6), (6, 10))):
+        paths.append(tmp_path / f"{number}.tokens")
+        whole[start:stop].astype("<u2").tofile(paths[-1])
+    stream = TokenStream(paths, [5, 1, 4], dtype=np.dtype("<u2"))
+    assert len(stream) == 10
+    for start in range(11):
+        for stop in range(11):
+            np.testing.assert_array_equal(stream[start:stop], whole[start:stop])
+    for length in range(1, 11):
+        starts = np.arange(10 - length, -1, -1)
+        np.testing.assert_array_equal(stream.rows(starts, length=length), [whole[s : s + length] for s in starts])
+    assert stream.rows(np.zeros(0, dtype=np.int64), length=3).shape == (0, 3)
+
+
+def test_more_shards_than_may_be_mapped_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("energylm.data.corpus._MAPPED_SHARDS", 2)
+    for number in range(5):
+        np.array([number], dtype="<u2").tofile(tmp_path / f"{number}")
+    stream = TokenStream([tmp_path / f"{number}" for number in range(5)], [1] * 5, dtype=np.dtype("<u2"))
+    assert stream.rows(np.array([4, 0, 3, 1, 2, 0]), length=1).ravel().tolist() == [4, 0, 3, 1, 2, 0]
+    assert stream[:].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_the_smallest_type_that_holds_every_id():
+    assert token_dtype(1 << 16) == np.uint16
+    assert token_dtype((1 << 16) + 1) == np.uint32
+
+
+def test_a_truncated_or_missing_shard_is_noticed_on_opening(copy):
+    shard = copy / "train-00000.tokens"
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-2])
+    with pytest.raises(DataError, match=r"train-00000\.tokens has .* bytes, expected .* damaged; build"):
+        Corpus.open(copy)
+    shard.unlink()
+    with pytest.raises(DataError, match=r"train-00000\.tokens is missing"):
+        Corpus.open(copy)
+
+
+def test_a_flipped_bit_is_noticed_by_verify(copy):
+    Corpus.open(copy).verify()
+    for name in ("train-00001.tokens", "valid-00000.index"):
+        content = bytearray((copy / name).read_bytes())
+        content[3] ^= 1
+        (copy / name).write_bytes(content)
+        with pytest.raises(DataError, match=rf"{name} has changed"):
+            Corpus.open(copy).verify()
+        content[3] ^= 1
+        (copy / name).write_bytes(content)
+    Corpus.open(copy).verify()
+
+
+def test_another_tokenizer_in_the_folder_is_noticed(copy):
+    file = copy / "tokenizer" / "tokenizer.json"
+    pipeline = json.loads(file.read_text(encoding="utf-8"))
+    pipeline["model"]["merges"].pop()
+    file.write_text(json.dumps(pipeline), encoding="utf-8")
+    with pytest.raises(DataError, match="is not the tokenizer that wrote the shards"):
+        _ = Corpus.open(copy).tokenizer
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m | {"format_version": 99}, "has format 99, this energylm reads 1"),
+        (lambda m: m | {"shard": []}, "unknown key 'shard'; did you mean 'shards'.*damaged"),
+        (lambda m: {k: v for k, v in m.items() if k != "dtype"}, "dtype.*damaged"),
+        (lambda m: [], "has format None"),
+    ],
+)
+def test_a_damaged_manifest_is_named(copy, change, message):
+    path = copy / "manifest.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        Corpus.open(copy)
+
+
+def test_what_is_not_a_corpus_is_named(tmp_path, folder):
+    with pytest.raises(DataError, match=r"is not a corpus .*energylm corpus build"):
+        Corpus.open(tmp_path)
+    with pytest.raises(DataError, match="unknown split 'dev'; a corpus has: train, valid, test"):
+        Corpus.open(folder).split_tokens("dev")

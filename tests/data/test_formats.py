@@ -1,0 +1,169 @@
+"""Loaders of published formats: small made-up files by hand, clear errors, and the known counts of the real ones."""
+
+import json
+
+import pytest
+
+from energylm.config.corpus import CorpusConfig
+from energylm.data.formats.blimp import read_blimp
+from energylm.data.formats.conll2003 import iob1_to_iob2, read_conll2003
+from energylm.data.formats.conllu import read_conllu
+from energylm.data.formats.detection import read_detection_pairs, read_texts
+from energylm.data.formats.glue import read_cola, read_mrpc, read_rte, read_sst2
+from energylm.data.formats.nbest import read_nbest
+from energylm.data.formats.parallel import read_parallel
+from energylm.data.sources import open_sources
+from energylm.errors import DataError
+
+
+@pytest.fixture
+def put(tmp_path):
+    def write(name, content):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        return tmp_path / name
+
+    return write
+
+
+def test_nbest_keeps_the_recognisers_order_beyond_nine(put):
+    entry = {"ref": "A B"} | {f"hyp_{n}": {"score": -n / 2, "text": f"T{n}"} for n in (10, 2, 1)}
+    (utterance,) = read_nbest(put("n.json", json.dumps({"u1": entry})))
+    assert (utterance.utterance, utterance.reference) == ("u1", "A B")
+    assert [(h.text, h.score) for h in utterance.hypotheses] == [("T1", -0.5), ("T2", -1.0), ("T10", -5.0)]
+
+
+@pytest.mark.parametrize(
+    "content", ['{"u": {"ref": "a"}}', '{"u": {"ref": "a", "hyp_1": {"text": "b"}}}', '{"u": 3}', "[]", "{"]
+)
+def test_bad_nbest_is_named(put, content):
+    with pytest.raises(DataError, match=r"n\.json"):
+        read_nbest(put("n.json", content))
+
+
+def test_conll2003(put):
+    text = "-DOCSTART- -X- O O\n\nAda NNP I-NP I-PER\nran VBD I-VP O\n\nRome NNP I-NP I-LOC\n"
+    first, second = read_conll2003(put("c", text))
+    assert first.words == ("Ada", "ran") and first.entities == ("I-PER", "O")
+    assert first.parts_of_speech == ("NNP", "VBD") and second.chunks == ("I-NP",)
+    with pytest.raises(DataError, match="line 1 has 2 columns"):
+        list(read_conll2003(put("c", "Ada NNP\n")))
+
+
+def test_iob1_to_iob2_by_hand():
+    tags = ("I-PER", "I-PER", "B-PER", "O", "I-LOC", "I-ORG", "I-ORG")
+    assert iob1_to_iob2(tags) == ("B-PER", "I-PER", "B-PER", "O", "B-LOC", "B-ORG", "I-ORG")
+
+
+def conllu_row(number, word, tags):
+    return "\t".join([number, word, "_", *tags, "0", "root", "_", "_"])
+
+
+def test_conllu_leaves_out_spans_and_empty_nodes(put):
+    rows = [
+        "# text = cannot",
+        conllu_row("1-2", "cannot", ("_", "_", "_")),
+        conllu_row("1", "can", ("AUX", "MD", "VerbForm=Fin")),
+        conllu_row("1.1", "x", ("_", "_", "_")),
+        conllu_row("2", "not", ("PART", "RB", "_")),
+    ]
+    (sentence,) = read_conllu(put("u.conllu", "\n".join(rows)))
+    assert sentence.words == ("can", "not") and sentence.universal_tags == ("AUX", "PART")
+    assert sentence.composite_tags == ("AUX/MD/VerbForm=Fin", "PART/RB/_")
+    with pytest.raises(DataError, match="line 1 has 2 tab-separated columns, expected 10"):
+        list(read_conllu(put("u.conllu", "1\tx\n")))
+
+
+def test_parallel_text_of_unequal_length_is_refused(put):
+    pairs = list(read_parallel(put("a.de", "eins\nzwei\n"), put("a.en", "one\ntwo\n")))
+    assert [(p.source, p.target) for p in pairs] == [("eins", "one"), ("zwei", "two")]
+    with pytest.raises(DataError, match=r"b\.en ends after 1 lines but .*a\.de goes on"):
+        list(read_parallel(put("a.de", "eins\nzwei\n"), put("b.en", "one\n")))
+
+
+def test_detection(put):
+    (pair,) = read_detection_pairs(put("d.json", '{"original": ["a"], "sampled": ["b"]}'))
+    assert (pair.original, pair.sampled) == ("a", "b")
+    assert list(read_texts(put("t.jsonl", '{"text": "a"}\n{"text": "b"}\n'))) == ["a", "b"]
+    with pytest.raises(DataError, match="2 originals but 1 samples"):
+        read_detection_pairs(put("d.json", '{"original": ["a", "c"], "sampled": ["b"]}'))
+    with pytest.raises(DataError, match="no list of texts 'sampled'"):
+        read_detection_pairs(put("d.json", '{"original": ["a"], "sampled": [1]}'))
+
+
+def test_blimp(put):
+    line = '{"sentence_good": "g", "sentence_bad": "b", "UID": "u", "linguistics_term": "t"}\n'
+    (pair,) = read_blimp(put("p.jsonl", line))
+    assert (pair.good, pair.bad, pair.paradigm, pair.phenomenon) == ("g", "b", "u", "t")
+    with pytest.raises(DataError, match="line 1 has no field 'sentence_bad'"):
+        list(read_blimp(put("p.jsonl", '{"sentence_good": "g"}\n')))
+
+
+def test_glue_tables(put):
+    assert [(s.text, s.label) for s in read_cola(put("c", 'x\t0\t*\tA "b c.\nx\t1\t\tD.\n'))] == [
+        ('A "b c.', 0),
+        ("D.", 1),
+    ]
+    assert [(s.text, s.label) for s in read_sst2(put("s", "good film\t1\n"))] == [("good film", 1)]
+    pairs = list(read_mrpc(put("m", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\ta\tb\n")))
+    assert [(p.first, p.second, p.label) for p in pairs] == [("a", "b", 1)]
+    with pytest.raises(DataError, match="line 2 has 1 tab-separated columns, expected 2"):
+        list(read_sst2(put("s", "a\t1\nb\n")))
+    with pytest.raises(DataError, match="line 1: label '2' is neither"):
+        list(read_sst2(put("s", "a\t2\n")))
+
+
+def test_rte_of_all_editions(put):
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE entailment-corpus SYSTEM "rte.dtd">\n<entailment-corpus>'
+    pair = '<pair id="1" {}><t> a &amp; b </t><h>c</h></pair></entailment-corpus>'
+    for judged, label in (('value="TRUE"', 1), ('value="FALSE"', 0), ('entailment="YES"', 1), ('entailment="NO"', 0)):
+        (read,) = read_rte(put("r.xml", head + pair.format(judged)))
+        assert (read.first, read.second, read.label) == ("a & b", "c", label)
+    with pytest.raises(DataError, match=r"pair 1: .*came 'MAYBE'"):
+        list(read_rte(put("r.xml", head + pair.format('entailment="MAYBE"'))))
+    with pytest.raises(DataError, match="is not XML"):
+        list(read_rte(put("r.xml", head)))
+
+
+def count(items):
+    return sum(1 for _ in items)
+
+
+def documents(path, **settings):
+    return count(
+        d for source in open_sources(CorpusConfig(sources=(str(path),), **settings)) for d in source.documents()
+    )
+
+
+def test_counts_of_the_published_files(data_folder):
+    """The sizes that the data sets' own documentation states."""
+    sentences = {
+        part: list(read_conllu(data_folder / "ud_ewt" / f"{part}.conllu")) for part in ("train", "dev", "test")
+    }
+    assert {part: len(found) for part, found in sentences.items()} == {"train": 12_544, "dev": 2_001, "test": 2_077}
+    assert len({tag for sentence in sentences["train"] for tag in sentence.composite_tags}) == 395
+    multi30k = data_folder / "multi30k"
+    sizes = [
+        count(read_parallel(multi30k / f"{p}.de", multi30k / f"{p}.en")) for p in ("train", "val", "test_2016_flickr")
+    ]
+    assert sizes == [29_000, 1_014, 1_000]
+    conll = [count(read_conll2003(data_folder / "conll2003" / f"eng.{part}")) for part in ("train", "testa", "testb")]
+    assert conll == [14_041, 3_250, 3_453]
+    lists = read_nbest(data_folder / "librispeech_nbest" / "dev_clean.json")
+    assert len(lists) == 2_703 and {len(entry.hypotheses) for entry in lists} == {10}
+    blimp = sorted((data_folder / "blimp").glob("*.jsonl"))
+    assert len(blimp) == 30 and {count(read_blimp(path)) for path in blimp} == {1_000}
+    assert {len(read_detection_pairs(p)) for p in (data_folder / "detection" / "generated").iterdir()} == {500}
+    assert {count(read_texts(p)) for p in (data_folder / "detection" / "ghostbuster").iterdir()} == {600}
+    glue = data_folder / "glue"
+    assert count(read_cola(glue / "cola_in_domain_train.tsv")) == 8_551
+    assert count(read_sst2(glue / "sst2_train.tsv")) == 6_920
+    assert count(read_mrpc(glue / "mrpc_train.txt")) == 4_076
+    assert [count(read_rte(glue / f"rte{n}_dev.xml")) for n in (1, 2, 3)] == [567, 400, 800]
+
+
+def test_counts_of_running_text(data_folder):
+    assert documents(data_folder / "news" / "train.jsonl") == 8_000
+    assert documents(data_folder / "news" / "valid.jsonl") == 500
+    assert documents(data_folder / "books") == len(list((data_folder / "books").glob("*.txt")))
+    assert documents(data_folder / "wiki" / "valid.txt", format="wiki") == 60  # Merity et al. 2016, table 1
+    assert documents(data_folder / "wiki" / "train.txt", format="wiki") == 600
