@@ -69,6 +69,17 @@ class Energy(Protocol):
 
 
 @runtime_checkable
+class ContinuationEnergy(Energy, Protocol):
+    """An energy that can read a context once for all its continuations."""
+
+    def continuation_energies(
+        self, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+    ) -> Tensor:
+        """(B, N): `energies` of each context joined with each of its N right-padded continuations."""
+        ...
+
+
+@runtime_checkable
 class Choices(Protocol):
     """Where a sampler's decisions come from: drawn (`samplers.choices.RowChoices`) or enumerated (`testing`), so that
     the very code that runs in production can be proved on an enumerable language.

@@ -4,8 +4,10 @@ Everything energylm writes for keeps goes through this module, so that a process
 old file or the new one, and a full disk leaves one clear line and nothing half-written.
 """
 
+import ctypes
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -24,8 +26,10 @@ def disk_full_is_said(path: Path) -> Iterator[None]:
     """Turn the operating system's "no space left" into an error that names the file and the cure."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        # Libraries written in Rust (safetensors, tokenizers) wrap the same failure in exceptions of their own.
+        is_wrapped = f"(os error {errno.ENOSPC})" in str(error)
+        if is_wrapped or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
             raise DiskFull(f"no space left on the disk while writing {path}; free some space and run again") from error
         raise
 
@@ -35,7 +39,7 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on a clean exit it is synced and renamed over `path`, else removed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary_beside(path)
     try:
         with disk_full_is_said(path):
             yield temporary
@@ -51,8 +55,8 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; on a clean exit it takes `path`'s place, else it is removed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = _temporary_beside(path)
+    _remove(temporary)
     temporary.mkdir()
     try:
         with disk_full_is_said(path):
@@ -60,14 +64,10 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
             for file in temporary.rglob("*"):
                 _sync(file)
             _sync(temporary)
-            discarded = path.with_name(f".{path.name}.{os.getpid()}.old")
-            if path.exists():
-                os.replace(path, discarded)
-            os.replace(temporary, path)
+            _take_place_of(path, temporary)
             _sync(path.parent)
-            shutil.rmtree(discarded, ignore_errors=True)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _remove(temporary)  # what failed or, after an exchange, what `path` was before
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -123,3 +123,57 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _temporary_beside(path: Path) -> Path:
+    """A hidden name that says whose it is, after removing what killed processes of this machine left there."""
+    ours = f".{path.name}.{socket.gethostname()}-"
+    for leftover in path.parent.glob(f"{glob.escape(ours)}*.tmp"):
+        owner = leftover.name.removeprefix(ours).removesuffix(".tmp")
+        if owner.isdecimal() and not _is_running(int(owner)):
+            _remove(leftover)
+    return path.with_name(f"{ours}{os.getpid()}.tmp")
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # signal 0 asks and does nothing
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _take_place_of(path: Path, temporary: Path) -> None:
+    """Rename `temporary` to `path`. An older `path` changes places with it in one step; where the file system cannot do
+    that (NFS), it is moved aside first, and a process killed between the two moves leaves it as `.NAME.….old`."""
+    if not path.exists():
+        os.replace(temporary, path)
+    elif not _exchange(path, temporary):
+        aside = temporary.with_suffix(".old")
+        os.replace(path, aside)
+        os.replace(temporary, path)
+        _remove(aside)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two paths in one step by Linux's renameat2; False where system or file system does not offer it."""
+    relative_to_here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    if renameat2(relative_to_here, os.fsencode(first), relative_to_here, os.fsencode(second), exchange) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(first))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

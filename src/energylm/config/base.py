@@ -4,9 +4,10 @@ A config is data: it cannot call anything. A misspelt key is an error that names
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -54,14 +55,30 @@ def load_config(
             raise ConfigError(
                 f"--set {key}: {text!r} is not a YAML value; quote it, e.g. --set '{key}=\"…\"'"
             ) from None
-    return config_class.checked(values, origin=str(file) if file is not None else "the configuration")
+    origins = [*([str(file)] if file is not None else []), *(["--set"] if settings else [])]
+    return config_class.checked(values, origin=" with ".join(origins) or "the configuration")
+
+
+class _ClosedLoader(yaml.SafeLoader):
+    """Plain data only, and a key that comes twice is a mistake, not a matter of which comes last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = str(key_node.value)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} comes twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _ClosedLoader)
     except FileNotFoundError:
         raise ConfigError(f"config file {path} does not exist") from None
+    except OSError as error:
+        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if values is None:
@@ -89,17 +106,22 @@ def _explain(config_class: type[BaseModel], problem: Any) -> str:
         near = difflib.get_close_matches(location[-1], names, n=1, cutoff=0.5)
         cure = f"did you mean {'.'.join([*location[:-1], near[0]])!r}?" if near else f"known keys: {', '.join(names)}"
         return f"unknown key {key!r}; {cure}"
+    if problem["type"] == "missing":
+        return f"key {key!r} is missing, it has no default"
     message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{key or 'values'}: {message} (came {problem['input']!r})" if key else message
+    return f"{key}: {message} (came {reprlib.repr(problem['input'])})" if key else message
 
 
 def _field_names(config_class: type[BaseModel], path: Sequence[str]) -> list[str]:
-    current: Any = config_class
+    """The keys that are known at `path`; indices of lists, names in dicts and tags of unions are steps that stay."""
+    current: list[type[BaseModel]] = [config_class]
     for part in path:
-        field = current.model_fields.get(part)
-        annotation = field.annotation if field is not None else None
-        candidates = [annotation, *getattr(annotation, "__args__", ())]
-        current = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-        if current is None:
-            return []
-    return list(current.model_fields)
+        fields = [model.model_fields[part] for model in current if part in model.model_fields]
+        current = [model for field in fields for model in _models_in(field.annotation)] or current
+    return list(dict.fromkeys(name for model in current for name in model.model_fields))
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]

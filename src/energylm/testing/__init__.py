@@ -1,0 +1,51 @@
+"""A test kit for energies, estimators and samplers: tiny languages where every expectation is a sum.
+
+`enumeration`             every sequence over a tiny vocabulary
+`tabular_language_model`  P(x_t | x_<t) from a table, behind `contracts.LanguageModel`
+`tabular_energy`          E(x) from a table, behind `contracts.Energy`
+`exact`, `proposals`      exact distributions, partition functions, next-token conditionals, truncated proposals
+`choices`, `transitions`  every random path of a sampler's own code; exact transition matrices; stationarity
+`expectations`            exact expectations of estimators over all sets of n draws
+`statistics`              chi-square and t checks with a declared false-alarm rate
+"""
+
+from energylm.testing.choices import enumerate_paths, enumerate_rows
+from energylm.testing.enumeration import enumerate_sequences, index_of, sequence_lengths
+from energylm.testing.exact import ExactDistribution, exact_joint, exact_language_model
+from energylm.testing.expectations import enumerate_expectation
+from energylm.testing.proposals import exact_proposal, truncated_probabilities
+from energylm.testing.statistics import assert_mean, assert_same_counts, assert_same_distribution, assert_same_mean
+from energylm.testing.tabular_energy import TabularEnergy
+from energylm.testing.tabular_language_model import TabularLanguageModel
+from energylm.testing.transitions import (
+    assert_stationary,
+    exact_transition_matrix,
+    is_irreducible,
+    is_reversible,
+    stationary_distribution,
+)
+
+__all__ = [
+    "ExactDistribution",
+    "TabularEnergy",
+    "TabularLanguageModel",
+    "assert_mean",
+    "assert_same_counts",
+    "assert_same_distribution",
+    "assert_same_mean",
+    "assert_stationary",
+    "enumerate_expectation",
+    "enumerate_paths",
+    "enumerate_rows",
+    "enumerate_sequences",
+    "exact_joint",
+    "exact_language_model",
+    "exact_proposal",
+    "exact_transition_matrix",
+    "index_of",
+    "is_irreducible",
+    "is_reversible",
+    "sequence_lengths",
+    "stationary_distribution",
+    "truncated_probabilities",
+]
