@@ -1,0 +1,253 @@
+"""A language model with its tokenizer: loads, saves, scores and samples text. `energylm.LanguageModel`.
+
+A string is the beginning of a document: the start token is read before it. A list of token ids is taken as it is, but
+to score its very first token the start token is read too. Right-to-left models read both from the right end: there a
+context stands on the right, `prefix_tokens` count from the right, and what is sampled goes before the context.
+
+Relations  `models.causal` is the arithmetic, `samplers.continuations` the draws, `estimators.perplexity` the number.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from energylm.bundles.gguf import load_gguf
+from energylm.bundles.known_models import locate, models_folder
+from energylm.bundles.model_folder import (
+    boundary_tokens,
+    check_vocabularies,
+    load_network,
+    new_model_folder,
+    quiet_transformers,
+    read_manifest,
+    write_manifest,
+)
+from energylm.bundles.text_codec import TextCodec, Texts, as_list
+from energylm.bundles.text_results import Samples, SequenceScore
+from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT
+from energylm.config.sampling import Truncation
+from energylm.contracts import Decoder
+from energylm.data.tokenizer import load_tokenizer
+from energylm.errors import DataError, ModelError
+from energylm.estimators.perplexity import Perplexity, perplexity
+from energylm.files import sha256_of_file
+from energylm.models.causal import CausalLanguageModel, reversed_within
+from energylm.progress import Progress, say
+from energylm.samplers.continuations import MEMORY_BUDGET_BYTES, sample_continuations
+
+
+class LanguageModel:
+    """`contracts.LanguageModel` that also reads and writes text and folders."""
+
+    def __init__(
+        self,
+        model: CausalLanguageModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        name: str = "unnamed",
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.provenance = dict(provenance or {})
+        check_vocabularies(name, tokenizer=len(tokenizer), network=model.vocabulary_size)
+        self.codec = TextCodec(
+            tokenizer,
+            start_token_id=model.start_token_id,
+            eos_token_id=model.eos_token_id,
+            direction=model.direction,
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_name: str | Path,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """A model from a folder, a GGUF file (converted once), a known name, or the hub.
+
+        `device` is a GPU where there is one, else the CPU; `dtype` is float32 on a CPU, the saved one elsewhere.
+        """
+        location = locate(path_or_name)
+        if isinstance(location, Path) and location.is_file():
+            location = cls._converted(location)
+        manifest = read_manifest(location) if isinstance(location, Path) else {}
+        if manifest and manifest["kind"] != "language-model":
+            raise ModelError(f"{location} holds an {manifest['kind']}, not a language model; give another folder")
+        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        network = load_network(location, device=device, dtype=dtype)
+        tokenizer = load_tokenizer(location)
+        start, eos = boundary_tokens(tokenizer, network)
+        model = CausalLanguageModel(
+            network,
+            start_token_id=manifest.get("start_token_id", start),
+            eos_token_id=manifest.get("eos_token_id", eos),
+            direction=manifest.get("direction", LEFT_TO_RIGHT),
+        )
+        check_vocabularies(str(location), tokenizer=len(tokenizer), network=model.vocabulary_size)
+        name = manifest.get("name", Path(location).name)
+        return cls(model, tokenizer, name=name, provenance=manifest.get("provenance", {"origin": str(path_or_name)}))
+
+    @classmethod
+    def from_gguf(cls, path: Path, *, provenance: Mapping[str, Any] | None = None) -> Self:
+        """The model in a GGUF file, dequantised to float32 (half a minute; `from_pretrained` keeps the result)."""
+        network, tokenizer = load_gguf(path)
+        start, eos = boundary_tokens(tokenizer, network)
+        model = CausalLanguageModel(network, start_token_id=start, eos_token_id=eos)
+        return cls(model, tokenizer, name=path.stem, provenance=provenance)
+
+    @classmethod
+    def _converted(cls, gguf: Path) -> Path:
+        if gguf.suffix != ".gguf":
+            raise ModelError(f"{gguf} is a file; give a model folder or a .gguf file")
+        sha256 = sha256_of_file(gguf)
+        folder = models_folder() / f"{gguf.stem}-{sha256[:12]}"
+        if not folder.is_dir():
+            say(f"energylm: converting {gguf.name} once, to {folder}")
+            cls.from_gguf(gguf, provenance={"origin": gguf.name, "sha256": sha256}).save_pretrained(folder)
+        return folder
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write network, tokenizer and manifest; `from_pretrained` here and in transformers read the folder."""
+        facts = {
+            "name": self.name,
+            "direction": self.model.direction,
+            "start_token_id": self.model.start_token_id,
+            "eos_token_id": self.model.eos_token_id,
+            "vocabulary_size": self.vocabulary_size,
+        }
+        with new_model_folder(folder) as temporary:
+            with quiet_transformers():
+                self.model.network.save_pretrained(temporary)
+                self.tokenizer.save_pretrained(temporary)
+            write_manifest(temporary, kind="language-model", facts=facts, provenance=self.provenance)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.model.vocabulary_size
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return self.model.eos_token_id
+
+    def token_log_probs(self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int = 0) -> Tensor:
+        return self.model.token_log_probs(tokens_BT, lengths_B, first=first)
+
+    def decoder(self) -> Decoder:
+        return self.model.decoder()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text` alone; text that spells a special token stays text."""
+        return self.codec.encode(text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`, special tokens left out."""
+        return self.codec.decode(tokens)
+
+    def score(self, texts: Texts, *, prefix_tokens: int = 0, eos: bool = False) -> list[SequenceScore]:
+        """Log-probability of each text, all strings or all lists of ids, token by token in natural order.
+
+        The first `prefix_tokens` are given, not scored. With `eos` the end-of-sequence token is scored and counted too.
+        """
+        texts = as_list(texts)
+        if not texts:
+            return []
+        sequences = [self.codec.ended(self.codec.ids(text)) if eos else self.codec.ids(text) for text in texts]
+        for number, sequence in enumerate(sequences, start=1):
+            if len(sequence) <= prefix_tokens:
+                raise DataError(
+                    f"text {number} has {len(sequence)} tokens, none to score after a prefix of {prefix_tokens}; "
+                    "leave it out, or shorten the prefix"
+                )
+        # Without a prefix the model itself reads the start token first.
+        reads_start = prefix_tokens > 0 and isinstance(texts[0], str) and self.model.start_token_id is not None
+        inputs = [torch.tensor(self.codec.started(sequence) if reads_start else sequence) for sequence in sequences]
+        log_prob_BT = self.token_log_probs(
+            torch.nn.utils.rnn.pad_sequence(inputs, batch_first=True),
+            torch.tensor([len(ids) for ids in inputs]),
+            first=prefix_tokens + reads_start,
+        )
+        scores = []
+        for text, sequence, row_T in zip(texts, sequences, log_prob_BT, strict=True):
+            log_probs = row_T[: len(sequence) - prefix_tokens].tolist()
+            size = self.codec.scored_bytes(text, sequence, prefix_tokens=prefix_tokens)
+            scores.append(
+                SequenceScore(math.fsum(log_probs), tokens=len(log_probs), bytes=size, token_log_probs=tuple(log_probs))
+            )
+        return scores
+
+    def perplexity(self, texts: Texts, *, prefix_tokens: int = 0, eos: bool = False) -> Perplexity:
+        """Perplexity per token over all `texts` together, with its standard error, bits per byte and convention."""
+        texts = as_list(texts)
+        of_ids = not any(isinstance(text, str) for text in texts)
+        return self.perplexity_of(
+            self.score(texts, prefix_tokens=prefix_tokens, eos=eos),
+            convention=self.convention(prefix_tokens=prefix_tokens, eos=eos, of_ids=of_ids),
+        )
+
+    def perplexity_of(self, scores: Sequence[SequenceScore], *, convention: str) -> Perplexity:
+        return perplexity(
+            torch.tensor([score.log_prob for score in scores], dtype=torch.float64),
+            torch.tensor([score.tokens for score in scores]),
+            torch.tensor([score.bytes for score in scores]),
+            convention=convention,
+        )
+
+    def convention(self, *, prefix_tokens: int = 0, eos: bool = False, of_ids: bool = False) -> str:
+        """What a score of this model counts, in words; `of_ids` where lists of ids, not strings, are scored."""
+        span = "all tokens"
+        if prefix_tokens:
+            side = "first" if self.model.direction == LEFT_TO_RIGHT else "last"
+            span = f"all tokens but the {side} {prefix_tokens}, which are given"
+        if self.model.start_token_id is not None and not (of_ids and prefix_tokens):
+            span += f", after {self.tokenizer.convert_ids_to_tokens(self.model.start_token_id)!r}"
+        end = "end-of-sequence token counted" if eos else "no end-of-sequence token"
+        return (
+            f"nats per token of {self.name}'s tokenizer ({len(self.tokenizer):,} tokens), {self.model.direction}, "
+            f"{span}, {end}; total over total, standard error over sequences"
+        )
+
+    def sample(
+        self,
+        contexts: Texts,
+        *,
+        n: int = 1,
+        max_new_tokens: int,
+        truncation: Truncation | None = None,
+        stop_at_eos: bool = True,
+        seed: int = 0,
+        first_context: int = 0,
+        memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
+        progress: Progress | None = None,
+    ) -> Samples:
+        """n continuations of each context. `stop_at_eos=False` draws exactly max_new_tokens tokens."""
+        if stop_at_eos and self.eos_token_id is None:
+            raise ModelError("this model has no end-of-sequence token; ask for a fixed length (stop_at_eos=False)")
+        given = [self.codec.context(context) for context in as_list(contexts)]
+        backwards = self.model.direction == RIGHT_TO_LEFT
+        drawn = sample_continuations(
+            self.decoder(),
+            [ids[::-1] for ids in given] if backwards else given,
+            n=n,
+            max_new_tokens=max_new_tokens,
+            truncation=truncation or Truncation(),
+            eos_token_id=self.eos_token_id if stop_at_eos else None,
+            seed=seed,
+            first_context=first_context,
+            memory_budget_bytes=memory_budget_bytes,
+            progress=progress,
+        )
+        if backwards:
+            drawn = replace(drawn, tokens=reversed_within(drawn.tokens, drawn.lengths))
+        texts = [
+            [self.codec.new_text(ids, tokens[:length].tolist()) for tokens, length in zip(*rows, strict=True)]
+            for ids, *rows in zip(given, drawn.tokens, drawn.lengths.tolist(), strict=True)
+        ]
+        return Samples(contexts=given, texts=texts, continuations=drawn)

@@ -1,0 +1,84 @@
+"""Text ⇄ the token sequences that a language model reads and writes, in natural order for either direction.
+
+A string is the beginning of a document: the start token is read before it. A list of token ids is taken as it is. What
+is read first stands on the left for a left-to-right model and on the right for a right-to-left one.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from energylm.config.models import LEFT_TO_RIGHT, Direction
+from energylm.data.tokenizer import plain_encoder
+from energylm.errors import DataError, ModelError
+
+Text = str | Sequence[int]
+Texts = Text | Sequence[Text] | Tensor | NDArray[np.int64]  # one, several, or the rows of a matrix of ids
+
+
+class TextCodec:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        start_token_id: int | None,
+        eos_token_id: int | None,
+        direction: Direction,
+    ) -> None:
+        self.tokenizer, self.start_token_id, self.eos_token_id = tokenizer, start_token_id, eos_token_id
+        self.forward = direction == LEFT_TO_RIGHT
+        self._encoder = plain_encoder(tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text` alone; text that spells a special token stays text."""
+        return list(self._encoder.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`, special tokens left out."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def ids(self, text: Text) -> list[int]:
+        return self.encode(text) if isinstance(text, str) else list(text)
+
+    def context(self, text: Text) -> list[int]:
+        """The ids of a context to continue; an empty one is the start token."""
+        ids = self.ids(text)
+        return self.started(ids) if isinstance(text, str) or not ids else ids
+
+    def started(self, ids: list[int]) -> list[int]:
+        """`ids` with the start token, if there is one, where reading begins."""
+        start = [] if self.start_token_id is None else [self.start_token_id]
+        return start + ids if self.forward else ids + start
+
+    def ended(self, ids: list[int]) -> list[int]:
+        """`ids` with the end-of-sequence token where reading ends."""
+        if self.eos_token_id is None:
+            raise ModelError("this model has no end-of-sequence token to count; score without it (eos=False)")
+        return [*ids, self.eos_token_id] if self.forward else [self.eos_token_id, *ids]
+
+    def scored_bytes(self, text: Text, ids: list[int], *, prefix_tokens: int) -> int:
+        """UTF-8 bytes of `text` (whose ids are `ids`) without the `prefix_tokens` that are read first."""
+        given = ids[:prefix_tokens] if self.forward else ids[len(ids) - prefix_tokens :]
+        whole = text if isinstance(text, str) else self.decode(ids)
+        return len(whole.encode()) - len(self.decode(given).encode())
+
+    def new_text(self, context: list[int], new: list[int]) -> str:
+        """The text that `new` adds to the context; some tokenizers write a token differently at the beginning."""
+        given, whole = self.decode(context), self.decode(context + new if self.forward else new + context)
+        if self.forward:
+            return whole.removeprefix(given) if whole.startswith(given) else self.decode(new)
+        return whole.removesuffix(given) if whole.endswith(given) else self.decode(new)
+
+
+def as_list(texts: Texts) -> list[Text]:
+    """A list of texts in one form, strings or ids, whatever came."""
+    if isinstance(texts, Tensor | np.ndarray):
+        texts = texts.tolist()
+    if isinstance(texts, str) or (texts and isinstance(texts[0], int)):
+        return [texts]
+    if len({isinstance(text, str) for text in texts}) > 1:
+        raise DataError("strings and lists of token ids came together; pass all texts in one form")
+    return list(texts)

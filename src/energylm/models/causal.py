@@ -1,0 +1,153 @@
+"""A causal network of transformers as a normalised language model over token ids, read in either direction.
+
+    log P(x) = Σ_t log P(x_t | x_<t)      left-to-right
+    log P(x) = Σ_t log P(x_t | x_>t)      right-to-left: the network reads every sequence reversed (bakhtin2019 §4.2)
+
+Callers always see natural order. The context of a right-to-left model stands at the right end, so there `first` counts
+tokens from the right. Sequences go through the network in micro-batches of similar length whose logits fit a budget.
+
+Relations  `contracts.LanguageModel` is the promise kept here; `bundles.language_model` adds text and folders.
+"""
+
+import inspect
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT, Direction
+from energylm.contracts import Decoder
+from energylm.errors import ModelError, VocabularyMismatch
+
+LOGITS_PER_MICRO_BATCH = 1 << 26  # 256 MB of float32
+LOGITS_PER_REDUCTION = 1 << 22  # logsumexp needs a copy of what it reduces, so it gets a slice of positions at a time
+
+
+class CausalLanguageModel:
+    """`contracts.LanguageModel` around a network that is in evaluation mode."""
+
+    def __init__(
+        self,
+        network: PreTrainedModel,
+        *,
+        start_token_id: int | None,
+        eos_token_id: int | None,
+        direction: Direction = LEFT_TO_RIGHT,
+    ) -> None:
+        if direction not in (LEFT_TO_RIGHT, RIGHT_TO_LEFT):
+            raise ModelError(f"direction must be {LEFT_TO_RIGHT!r} or {RIGHT_TO_LEFT!r}, came {direction!r}")
+        self.network = network
+        self.start_token_id = start_token_id
+        self.eos_token_id = eos_token_id
+        self.direction = direction
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self.network.config.get_text_config().vocab_size)
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that the network's positions hold; None where nothing limits it."""
+        limit = getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
+        return None if limit is None else int(limit)
+
+    def decoder(self) -> Decoder:
+        """Continues token sequences in the order in which the network reads them (reversed for right-to-left)."""
+        from energylm.models.decoders import decoder_for
+
+        return decoder_for(self.network)
+
+    @torch.no_grad()
+    def token_log_probs(self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int = 0) -> Tensor:
+        """(B, T − first): the log-probability of each token given those that the network reads before it.
+
+        Left-to-right, column j belongs to position first + j; right-to-left, where the last `first` tokens are the
+        context, it belongs to position j. 0 past the end. `first = 0` reads the start token before all else.
+        """
+        if self.network.training:
+            raise ModelError("the network is in training mode, so dropout would change its probabilities; call .eval()")
+        device, scored = self.network.device, tokens_BT.shape[1] - first
+        tokens_BT, lengths_B = tokens_BT.to(device), lengths_B.to(device)
+        if self.direction == RIGHT_TO_LEFT:
+            tokens_BT = reversed_within(tokens_BT, lengths_B)
+        if first == 0:
+            tokens_BT, lengths_B, first = self._with_start(tokens_BT), lengths_B + 1, 1
+        tokens_BT = self._checked(tokens_BT, lengths_B)
+        log_prob_BT = torch.zeros(tokens_BT.shape[0], max(scored, 0), device=device, dtype=self._result_dtype)
+        for rows, longest in self._micro_batches(lengths_B, first=first):
+            values = self._log_probs(tokens_BT[rows, :longest], lengths_B[rows], first=first)
+            log_prob_BT[rows, : longest - first] = values
+        if self.direction == RIGHT_TO_LEFT:
+            log_prob_BT = reversed_within(log_prob_BT, lengths_B - first)
+        return log_prob_BT
+
+    @property
+    def _result_dtype(self) -> torch.dtype:
+        return torch.promote_types(self.network.dtype, torch.float32)
+
+    def _with_start(self, tokens_BT: Tensor) -> Tensor:
+        if self.start_token_id is None:
+            raise ModelError(
+                "this model has no start token, so the first token of a sequence has no probability; "
+                "score from the second token on (prefix_tokens=1), or give start_token_id"
+            )
+        return torch.cat([tokens_BT.new_full((tokens_BT.shape[0], 1), self.start_token_id), tokens_BT], dim=1)
+
+    def _checked(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """The tokens with padding set to 0, if the network can read them at all."""
+        longest = int(lengths_B.max()) - 1 if len(lengths_B) else 0
+        if self.max_length is not None and longest > self.max_length:
+            raise ModelError(
+                f"a sequence of {longest:,} tokens is longer than the {self.max_length:,} that the model holds; "
+                "cut it into windows"
+            )
+        real_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) < lengths_B[:, None]
+        tokens_BT = tokens_BT.masked_fill(~real_BT, 0)
+        unknown = tokens_BT[(tokens_BT < 0) | (tokens_BT >= self.vocabulary_size)]
+        if len(unknown):
+            raise VocabularyMismatch(
+                f"token id {int(unknown[0])} came but the model knows ids 0 to {self.vocabulary_size - 1}; "
+                "encode the text with this model's own tokenizer"
+            )
+        return tokens_BT
+
+    def _micro_batches(self, lengths_B: Tensor, *, first: int) -> list[tuple[Tensor, int]]:
+        """Rows that go through the network together and the length of the longest; rows with nothing to score are left
+        out. Longest first, so that what does not fit into memory fails at once."""
+        budget = max(1, LOGITS_PER_MICRO_BATCH // self.vocabulary_size)
+        order_B = lengths_B.argsort(descending=True, stable=True)
+        order_B = order_B[lengths_B[order_B] > first]
+        batches, start = [], 0
+        while start < len(order_B):
+            longest = int(lengths_B[order_B[start]])
+            rows = order_B[start : start + max(1, budget // longest)]
+            batches.append((rows, longest))
+            start += len(rows)
+        return batches
+
+    def _log_probs(self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int) -> Tensor:
+        """(B, T − first) of one micro-batch; first ≥ 1."""
+        inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, first:]
+        positions_BT = torch.arange(inputs_BT.shape[1], device=tokens_BT.device).expand_as(inputs_BT)
+        options = {
+            "attention_mask": (positions_BT < lengths_B[:, None]).long(),
+            "position_ids": positions_BT,
+            "use_cache": False,
+            "logits_to_keep": targets_BT.shape[1],
+        }
+        known = inspect.signature(self.network.forward).parameters
+        output = self.network(input_ids=inputs_BT, **{name: options[name] for name in options if name in known})
+        logits_BTV = output.logits[:, -targets_BT.shape[1] :]
+        chosen_BT = logits_BTV.gather(2, targets_BT[..., None])[..., 0].to(self._result_dtype)
+        positions_a_slice = max(1, LOGITS_PER_REDUCTION // (logits_BTV.shape[0] * logits_BTV.shape[2]))
+        slices = logits_BTV.split(positions_a_slice, dim=1)
+        total_BT = torch.cat([part.to(self._result_dtype).logsumexp(-1) for part in slices], dim=1)
+        real_BT = positions_BT[:, first - 1 :] < lengths_B[:, None] - 1
+        return torch.where(real_BT, chosen_BT - total_BT, 0.0)
+
+
+def reversed_within(values: Tensor, lengths: Tensor) -> Tensor:
+    """The first `lengths` entries of the last axis in reverse order, the rest in place: (…, T), (…) -> (…, T)."""
+    position = torch.arange(values.shape[-1], device=values.device).expand_as(values)
+    source = torch.where(position < lengths[..., None], lengths[..., None] - 1 - position, position)
+    return values.gather(-1, source)

