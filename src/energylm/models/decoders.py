@@ -15,6 +15,8 @@ from energylm.contracts import Decoder
 from energylm.models.convolution_decoder import ConvolutionDecoder
 from energylm.models.gated_convolution import GatedConvolutionLM
 from energylm.models.plain_decoder import PlainDecoder
+from energylm.models.product_decoder import ProductDecoder
+from energylm.models.ralm import RalmLM
 from energylm.models.shared_prefix import SharedPrefixDecoder
 from energylm.progress import say
 
@@ -29,6 +31,8 @@ def decoder_for(network: PreTrainedModel) -> Decoder:
     """The fastest decoder that is right for `network`."""
     if isinstance(network, GatedConvolutionLM):
         return ConvolutionDecoder(network)
+    if isinstance(network, RalmLM):
+        return ProductDecoder([decoder_for(network.base), decoder_for(network.residual)])
     reason = why_not_shared_prefix(network)
     if reason is None:
         return SharedPrefixDecoder(network)

@@ -1,0 +1,114 @@
+"""The training engine against a bare PyTorch loop: same network, batches, AdamW, clipping and thread count.
+
+The bare loop is what one would write by hand for a single process: it journals nothing and checks nothing. What the
+engine adds must cost less than a tenth of the speed. Speed is measured from outside, by the times at which the two ask
+the same task for their batches, from the second update on; checkpoints and validation, as dear as one asks for, come
+after the last of them.
+"""
+
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from energylm.benchmarks.harness import Bar, Options, Result, median
+
+VOCABULARY, LENGTH, BATCH, WINDOWS = 8192, 160, 8, 4096
+STEPS, WARMUP_STEPS, CLIP_NORM, LEARNING_RATE = 12, 2, 1.0, 1e-3
+
+
+def run(options: Options) -> Result:
+    steps = 4 if options.quick else STEPS
+    shape = {"layers": 1, "width": 32, "heads": 2} if options.quick else {}
+    contenders = {"engine": partial(_engine, steps, shape), "bare loop": partial(_bare_loop, steps, shape)}
+    rates: dict[str, list[float]] = {name: [work()] for name, work in contenders.items()}  # a warm-up, dropped below
+    for _ in range(options.repeats):
+        for name, work in contenders.items():
+            rates[name].append(work())
+    rate = {name: median(values[1:]) for name, values in rates.items()}
+    return Result(
+        name="train",
+        bars=[Bar("tokens/s of the engine over those of a bare loop", rate["engine"] / rate["bare loop"], 0.90)],
+        details={f"tokens/s, {name}": value for name, value in rate.items()},
+    )
+
+
+class _RandomWindows:
+    """Random tokens: their values do not matter to the speed."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self.tokens = np.random.default_rng(0).integers(VOCABULARY, size=(WINDOWS, LENGTH))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def gather(self, indices):
+        return self.tokens[indices]
+
+
+def _task(shape):
+    from energylm.models.presets import build_network
+    from energylm.training.language_model_task import LanguageModelTask
+    from energylm.training.seeding import seeded
+
+    class TimedTask(LanguageModelTask):
+        """Notes when each batch is asked for."""
+
+        def batch(self, step, rows):
+            self.times.append(time.perf_counter())
+            return super().batch(step, rows)
+
+        def tokens_per_second(self) -> float:
+            return (len(self.times) - 2) * BATCH * LENGTH / (self.times[-1] - self.times[1])
+
+    with seeded(0, "initialisation"):
+        network = build_network(
+            "mini", vocabulary_size=VOCABULARY, max_length=LENGTH, eos_token_id=0, overrides={"dropout": 0.1, **shape}
+        )
+    task = TimedTask(
+        network, _RandomWindows(), seed=0, global_batch=BATCH, save_model=lambda model, folder: folder.mkdir()
+    )
+    task.times = []
+    return task
+
+
+def _engine(steps, shape) -> float:
+    from energylm.config.training import TrainingConfig
+    from energylm.training.engine import train
+
+    config = TrainingConfig.checked(
+        {
+            "steps": steps,
+            "global_batch": BATCH,
+            "clip_norm": CLIP_NORM,
+            "optimizer": {"learning_rate": LEARNING_RATE},
+            "schedule": {"kind": "constant", "warmup_steps": WARMUP_STEPS},
+            "validation": {"every_steps": None},
+        }
+    )
+    task = _task(shape)
+    with tempfile.TemporaryDirectory() as folder:
+        train(task, config, folder=Path(folder))
+    return task.tokens_per_second()
+
+
+def _bare_loop(steps, shape) -> float:
+    import torch
+    import torch.nn.functional as F
+
+    task = _task(shape)
+    network = task.model.train()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, eps=1e-6, weight_decay=0.0, fused=True)
+    for step in range(1, steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(1.0, step / WARMUP_STEPS)
+        tokens_BT = task.batch(step, range(BATCH))["tokens_BT"]
+        logits_BTV = network(input_ids=tokens_BT[:, :-1], use_cache=False).logits
+        loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+    return task.tokens_per_second()

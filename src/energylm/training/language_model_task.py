@@ -1,0 +1,119 @@
+"""Training a causal language model by cross-entropy on windows of a corpus, left-to-right or right-to-left.
+
+    L = − Σ_{t ≥ 2} log P(x_t | x_<t)         over windows x_1 … x_T; the first token of a window is given
+
+The order of windows is a new computed shuffle in every epoch, a pure function of (seed, position): resuming seeks at
+once, and any cut of a batch into micro-batches or processes sees the same windows. A right-to-left model reads the same
+windows reversed.
+
+Relations  `objectives.cross_entropy` is the loss; `pipelines.train_lm` builds corpus, network and task for users.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from energylm.config.models import LEFT_TO_RIGHT, Direction
+from energylm.objectives.cross_entropy import cross_entropy_sum
+from energylm.randomness import derive_seed, shuffled
+from energylm.training.task import Batch, Share, Sums
+
+
+class WindowSource(Protocol):
+    """What the task needs of `data.windows.Windows`."""
+
+    def __len__(self) -> int: ...
+
+    def gather(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(B, T) token ids of the windows `indices`."""
+        ...
+
+
+class LanguageModelTask:
+    """A `training.task.Task`. `save_model(network, folder)` writes the trained network the way its user wants it."""
+
+    loss_weights: Mapping[str, float] = {"loss": 1.0}
+
+    def __init__(
+        self,
+        network: nn.Module,
+        train_windows: WindowSource,
+        valid_windows: WindowSource | None = None,
+        *,
+        seed: int,
+        global_batch: int,
+        save_model: Callable[[nn.Module, Path], None],
+        direction: Direction = LEFT_TO_RIGHT,
+        max_valid_windows: int | None = None,
+        valid_batch: int = 32,
+        fingerprint: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model, self.direction = network, direction
+        self.train_windows, self.valid_windows = train_windows, valid_windows
+        self.seed, self.global_batch = seed, global_batch
+        self.max_valid_windows, self.valid_batch = max_valid_windows, valid_batch
+        self.fingerprint = {"direction": direction, "windows": len(train_windows), **(fingerprint or {})}
+        self._save_model = save_model
+        # Keys and values of past positions are of no use in training; not every network knows the switch.
+        knows_cache = "use_cache" in inspect.signature(network.forward).parameters
+        self._forward_options = {"use_cache": False} if knows_cache else {}
+
+    def batch(self, step: int, rows: range) -> Batch:
+        positions = (step - 1) * self.global_batch + np.arange(rows.start, rows.stop, dtype=np.int64)
+        return {"tokens_BT": self._read(self.train_windows, self.window_order(positions))}
+
+    def window_order(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which window is read at each position of the endless sequence of epochs."""
+        size = len(self.train_windows)
+        epochs, within = np.divmod(positions, size)
+        order = np.empty_like(positions)
+        for epoch in np.unique(epochs):
+            chosen = epochs == epoch
+            order[chosen] = shuffled(within[chosen], size, seed=derive_seed(self.seed, "window order", int(epoch)))
+        return order
+
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {"loss": batch["tokens_BT"][:, 1:].numel()}
+
+    def tokens(self, batch: Batch) -> int:
+        return batch["tokens_BT"].numel()
+
+    def loss(self, model: nn.Module, batch: Batch) -> Sums:
+        return Sums({"loss": self._cross_entropy(model, batch["tokens_BT"])})
+
+    @property
+    def validated_windows(self) -> NDArray[np.int64]:
+        """All validation windows, or an evenly spread selection of `max_valid_windows`."""
+        size = 0 if self.valid_windows is None else len(self.valid_windows)
+        wanted = size if self.max_valid_windows is None else min(size, self.max_valid_windows)
+        return np.arange(wanted, dtype=np.int64) * size // max(wanted, 1)
+
+    def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
+        """Nats per predicted token."""
+        if self.valid_windows is None:
+            return {}
+        device = next(model.parameters()).device
+        windows = self.validated_windows
+        total, count = 0.0, 0
+        for start in range(share.rank * self.valid_batch, len(windows), share.world * self.valid_batch):
+            tokens_BT = self._read(self.valid_windows, windows[start : start + self.valid_batch]).to(device)
+            total += float(self._cross_entropy(model, tokens_BT))
+            count += tokens_BT[:, 1:].numel()
+        return {"loss": (total, count)}
+
+    def save(self, model: nn.Module, folder: Path) -> None:
+        self._save_model(model, folder)
+
+    def _read(self, windows: WindowSource, indices: NDArray[np.int64]) -> Tensor:
+        tokens_BT = torch.from_numpy(windows.gather(indices))
+        return tokens_BT if self.direction == LEFT_TO_RIGHT else tokens_BT.flip(1)
+
+    def _cross_entropy(self, model: nn.Module, tokens_BT: Tensor) -> Tensor:
+        logits_BTV = model(input_ids=tokens_BT[:, :-1], **self._forward_options).logits
+        return cross_entropy_sum(logits_BTV, tokens_BT[:, 1:])

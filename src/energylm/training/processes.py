@@ -1,0 +1,95 @@
+"""Accelerate, held at arm's length: device, precision, ranks, and sums over processes.
+
+Several processes come from `torchrun --nproc_per_node N`. Two silent failures of Accelerate are made loud here: one
+process where several were asked for, and training in float32 where float16 was asked for but the device has none.
+"""
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
+from torch import Tensor, nn
+
+from energylm.errors import ConfigError
+from energylm.files import folder_lock
+from energylm.training.task import Batch, Share, Task
+
+
+class Processes:
+    """This process among its peers. All ranks must see the same run folder; only rank 0 writes to it."""
+
+    def __init__(self, *, precision: str) -> None:
+        mixed_precision = "no" if precision == "fp32" else precision
+        # Accelerate keeps the precision of the first run in a process-wide singleton; the process group stays.
+        if AcceleratorState._shared_state and AcceleratorState().mixed_precision != mixed_precision:
+            AcceleratorState._reset_state()
+        self.accelerator = Accelerator(
+            cpu=not torch.accelerator.is_available(),
+            mixed_precision=mixed_precision,
+            # The engine divides by global counts itself; the plugin keeps an environment variable from dividing again.
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
+        )
+        self.device = self.accelerator.device
+        self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
+        expected = int(os.environ.get("WORLD_SIZE", "1"))
+        if self.world != expected:
+            raise ConfigError(
+                f"WORLD_SIZE is {expected} but Accelerate runs {self.world} process(es); "
+                "start with torchrun, and set ACCELERATE_USE_CPU=true to train on CPUs"
+            )
+        if precision == "fp16" and self.accelerator.scaler is None:
+            raise ConfigError(f"the device {self.device.type} has no fp16 training; use precision bf16 or fp32")
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def share(self) -> Share:
+        return Share(rank=self.rank, world=self.world)
+
+    def rows(self, global_batch: int) -> range:
+        """This process's contiguous part of the rows of a global batch; parts differ by at most one row."""
+        if global_batch < self.world:
+            raise ConfigError(f"global_batch {global_batch} is smaller than the number of processes, {self.world}")
+        return range(global_batch * self.rank // self.world, global_batch * (self.rank + 1) // self.world)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of `values` over all processes, on every process."""
+        if self.world == 1:
+            return values
+        return self.accelerator.reduce(values, reduction="sum")
+
+    def synchronise_last(self, model: nn.Module, *, is_last: bool) -> AbstractContextManager[None]:
+        """Gradients travel between processes once per update, with the last micro-batch."""
+        return nullcontext() if is_last else self.accelerator.no_sync(model)
+
+    def wait(self) -> None:
+        self.accelerator.wait_for_everyone()
+
+    def lock(self, folder: Path) -> AbstractContextManager[None]:
+        return folder_lock(folder) if self.is_main else nullcontext()
+
+
+class LossModule(nn.Module):
+    """Computes a task's sums in `forward`, where DDP and autocast hook in; the task may call any part of its model."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.model, self._loss = task.model, task.loss
+
+    def forward(self, batch: Batch) -> dict[str, dict[str, Any]]:
+        sums = self._loss(self.model, batch)
+        return {"losses": sums.losses, "metrics": sums.metrics}
+
+
+def micro_batches(rows: range, size: int | None) -> list[range]:
+    """`rows` cut into consecutive pieces of at most `size`."""
+    size = size or len(rows)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
