@@ -71,7 +71,7 @@ def _leave(message: str, exit_code: int) -> None:
 
 
 def _flush_stdout() -> None:
-    """A reader that has left (`| head -1`) is no mistake; unnoticed here, Python would complain about it at its exit."""
+    """A reader that has left (`| head -1`) is no mistake; unless it is noticed here, Python complains at its exit."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

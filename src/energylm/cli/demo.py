@@ -1,0 +1,60 @@
+"""`energylm demo`: the whole story on the built-in corpus, in minutes, ending in one page."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder that receives corpus, model and report.")
+    ] = Path("energylm-demo"),
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Updates of the language model (default: 600, about a minute).", show_default=False),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with a DemoConfig.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any key of the configuration, e.g. new_tokens=100; repeatable.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; write nothing.")
+    ] = False,
+) -> None:
+    """Build a corpus, train a tiny language model, measure it, sample from it, and print the path of a report.
+
+    A second run does only what is missing; an interrupted one continues.
+
+    Examples:
+
+      energylm demo
+
+      energylm demo --output out/demo --steps 2000
+    """
+    from energylm.config import load_config
+    from energylm.config.demo import DemoConfig
+
+    chosen = load_config(DemoConfig, config, settings=settings or (), overrides={"steps": steps})
+    if dry_run:
+        typer.echo(
+            f"{output}: would tokenise {chosen.source} ({chosen.vocabulary_size:,} tokens), train a {chosen.preset} "
+            f"language model for {chosen.steps:,} steps, continue {len(chosen.prompts)} prompts and write report.html"
+        )
+        return
+
+    from rich.console import Console
+
+    from energylm.evaluation.tables import to_rich
+    from energylm.pipelines.demo import run_demo
+    from energylm.progress import say
+
+    done = run_demo(chosen, output=output)
+    Console(stderr=True).print(to_rich(done.perplexity, title="Perplexity on unseen documents"))
+    model, corpus = shlex.quote(str(done.run.model)), shlex.quote(str(done.corpus_folder))
+    say("Try next:")
+    say(f"  energylm lm sample {model} --prompt {shlex.quote(chosen.prompts[0])} -n 3 --top-k 10 --plain")
+    say(f"  energylm corpus info {corpus}")
+    say("  energylm corpus build YOUR_TEXTS --output my-corpus && energylm lm train my-corpus --output my-lm")
+    typer.echo(done.report)

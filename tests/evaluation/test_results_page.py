@@ -1,0 +1,50 @@
+"""docs/results.md is generated: the committed page equals what the kept JSON files give."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from energylm.errors import DataError
+from energylm.evaluation.report import Numbers, Text, write_report
+from energylm.evaluation.results_page import results_page
+from energylm.evaluation.tables import Table
+
+DOCS = Path(__file__).parents[2] / "docs"
+BENCH = {
+    "name": "toy",
+    "machine": {"cpu_count": 2, "torch": "1"},
+    "bars": [
+        {"what": "speed", "measured": 6.54321, "bar": 6, "at_least": True, "holds": True},
+        {"what": "memory", "measured": 1.3, "bar": 1.2, "at_least": False, "holds": False},
+    ],
+    "details": {"tokens/s": 12345.678, "chunk": 64},
+}
+
+
+def test_the_committed_page_is_the_generated_one():
+    assert (DOCS / "results.md").read_text(encoding="utf-8") == results_page(DOCS / "results"), "run `make results`"
+
+
+def test_a_benchmark_and_a_report_by_hand(tmp_path):
+    (tmp_path / "bench-toy.json").write_text(json.dumps(BENCH))
+    table = Table(["what", "value"], [["perplexity", 12.5]], convention="per token")
+    write_report(tmp_path / "run", title="A run", sections=[Text("Words", "…"), Numbers("Fit", table)])
+    (tmp_path / "run" / "results.json").rename(tmp_path / "run.json")
+    page = results_page(tmp_path)
+    assert "| speed | 6.543 | ≥ 6 | yes |" in page
+    assert "| memory | 1.3 | ≤ 1.2 | no |" in page  # a bar that does not hold is shown as such
+    assert "- tokens/s: 1.235e+04" in page
+    assert "### Fit\n\n| what | value |\n| --- | ---: |\n| perplexity | 12.5 |\n\n*per token*" in page
+    assert page.index("## bench toy") < page.index("## A run")
+
+
+def test_no_results_yet(tmp_path):
+    assert "No results are kept yet." in results_page(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "not json"])
+def test_a_stray_file_is_named(tmp_path, content):
+    (tmp_path / "stray.json").write_text(content)
+    with pytest.raises(DataError, match=r"stray\.json"):
+        results_page(tmp_path)

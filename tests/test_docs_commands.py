@@ -1,0 +1,117 @@
+"""What the pages show works: every command and every Python block of the README, CONTRIBUTING and docs is run.
+
+In `bash` and `console` blocks, commands that call `energylm` are run in a folder that holds what the examples name, and
+commands that call `make` must name targets that exist; others are not ours. Commands that would take long are run with
+`--dry-run` (SLOW). The `python` blocks of a page are run in order, in one namespace.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("docs")  # one worker, so that the prepared folder is made once
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SLOW = ("demo", "corpus build", "lm train", "models get")
+FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```\s*$", flags=re.MULTILINE | re.DOTALL)
+
+
+def blocks(markdown: str, *languages: str) -> list[str]:
+    return [body for language, body in FENCE.findall(markdown) if language in languages]
+
+
+def commands(markdown: str, program: str) -> list[str]:
+    """Commands that call `program`: continued lines joined, prompts and comments dropped, `a && b` taken apart."""
+    found = []
+    for block in blocks(markdown, "bash", "console"):
+        for line in re.sub(r"\s*\\\n\s*", " ", block).splitlines():
+            parts = re.sub(r"(^|\s)#.*", "", line).removeprefix("$ ").split("&&")
+            found += [part.strip() for part in parts if re.search(rf"^((\w+=\S+ )|.*\| )*{program} ", part.strip())]
+    return found
+
+
+def with_dry_run(command: str) -> str:
+    """The command as it is run here: slow verbs get `--dry-run` where the page does not show it."""
+    for verb in SLOW:
+        if re.search(rf"\benergylm {verb}\b", command) and "--dry-run" not in command:
+            return command.replace(f"energylm {verb}", f"energylm {verb} --dry-run", 1)
+    return command
+
+
+def shown(program: str) -> list[str]:
+    """Each command of all pages once."""
+    return sorted({command for page in PAGES for command in commands(page.read_text(encoding="utf-8"), program)})
+
+
+def test_commands_are_found_by_hand():
+    page = (
+        "```bash\nmake setup && make demo   # two\n\nenergylm lm sample m \\\n  --n 2\nENERGYLM_HOME=x energylm demo\n"
+        "ls energylm\necho x | energylm lm score m -\n```\n"
+        "```console\n$ energylm nope\nfrom energylm\n```\n```text\nenergylm not run\n```\n"
+    )
+    assert commands(page, "make") == ["make setup", "make demo"]
+    assert commands(page, "energylm") == [
+        "energylm lm sample m --n 2",
+        "ENERGYLM_HOME=x energylm demo",
+        "echo x | energylm lm score m -",
+        "energylm nope",
+    ]
+    assert with_dry_run("ENERGYLM_HOME=x energylm demo") == "ENERGYLM_HOME=x energylm demo --dry-run"
+    assert with_dry_run("energylm lm train --dry-run") == "energylm lm train --dry-run"
+
+
+def test_a_verb_that_does_not_exist_is_caught(workshop):
+    """Teeth: what the test below would do with a page that shows a command we do not have."""
+    assert run_in(workshop, "energylm lm smaple model").returncode == 2
+
+
+@pytest.mark.parametrize("command", sorted({with_dry_run(command) for command in shown("energylm")}))
+def test_commands_shown_in_the_pages_run(workshop, command):
+    done = run_in(workshop, command)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+
+
+def test_make_commands_shown_in_the_pages_are_targets():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    named = {word for command in shown("make") for word in shlex.split(command)[1:] if "=" not in word}
+    assert {"setup", "demo", "test", "check"} <= named
+    assert named <= targets
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page.read_text("utf-8"), "python")], ids=lambda page: page.name
+)
+def test_python_shown_in_the_pages_runs(workshop, page, monkeypatch):
+    monkeypatch.chdir(workshop)
+    namespace = {"__name__": page.stem}
+    for number, block in enumerate(blocks(page.read_text(encoding="utf-8"), "python"), start=1):
+        exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        text = FENCE.sub("", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def run_in(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def workshop(texts_folder, corpus_folder, model_folder):
+    """The folder in which the examples of the pages make sense: `texts/`, `corpus/`, `model/` and some small files."""
+    folder = texts_folder.parent
+    (folder / "sentences.txt").write_text("The clerk counts the boats.\nA sailor mends a bridge.\n", encoding="utf-8")
+    return folder

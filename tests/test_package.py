@@ -1,0 +1,100 @@
+"""The package as a whole: its metadata, that every module imports, and that the paper index tells the truth."""
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import energylm
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+MODULES = sorted(module.name for module in pkgutil.walk_packages(energylm.__path__, "energylm."))
+# As many items of each family as the mission has: 57.
+ITEMS = [f"{letter}{i + 1}" for letter, n in zip("RDCMSX", (14, 11, 8, 8, 7, 9), strict=True) for i in range(n)]
+
+
+def test_torch_has_a_floor_in_the_package_and_a_pin_only_in_the_constraints():
+    """A library that pins torch cannot be installed beside another; a checkout that does not is not repeatable."""
+    (requirement,) = [r for r in PROJECT["dependencies"] if re.match(r"torch\b", r)]
+    assert re.fullmatch(r"torch>=[\d.]+", requirement)
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert [line for line in constraints.splitlines() if not line.startswith("#")] == ["torch==2.13.0"]
+
+
+def test_every_dependency_has_a_floor_and_no_ceiling():
+    assert [r for r in PROJECT["dependencies"] if not re.fullmatch(r"[\w.-]+>=[\d.]+", r)] == []
+
+
+def test_versions_agree():
+    assert PROJECT["version"] == energylm.__version__
+    assert f"\nversion: {energylm.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {energylm.__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_licence():
+    assert PROJECT["license"] == "Apache-2.0"
+    assert "Version 2.0, January 2004" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_every_module_imports_and_says_what_it_is():
+    """A room whose first tenant has not come yet is an empty __init__; any other module opens with a header."""
+    modules = {name: importlib.import_module(name) for name in MODULES if not name.endswith("__main__")}
+    headless = [name for name, module in modules.items() if not module.__doc__]
+    assert [name for name in headless if Path(modules[name].__file__).stat().st_size] == []
+
+
+def test_public_names_resolve():
+    assert [name for name in energylm.__all__ if not hasattr(energylm, name)] == []
+    with pytest.raises(AttributeError, match="no attribute 'LanguageModle'"):
+        _ = energylm.LanguageModle
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    spy = "import sys, energylm; print({'torch', 'transformers', 'pydantic', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", spy], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def index_rows() -> list[list[str]]:
+    lines = (ROOT / "docs" / "paper_index.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("|").split(" | ") for line in lines if re.match(r"\| [A-Z]\d+ \|", line)]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+def test_the_paper_index_has_each_item_once():
+    rows = index_rows()
+    assert [row[0] for row in rows] == ITEMS
+    assert len(ITEMS) == 57
+    assert {len(row) for row in rows} == {7}
+
+
+def test_paths_named_in_the_paper_index_exist():
+    paths = {path for row in index_rows() for cell in row[3:] for path in re.findall(r"`([^`]+/[^`]+)`", cell)}
+    assert paths, "an index that names no file proves nothing"
+    assert sorted(path for path in paths if not (ROOT / path).exists()) == []
+
+
+def test_items_without_code_say_so():
+    for item, _, _, file, test, *_ in index_rows():
+        assert ("`" in file) == ("`" in test), f"{item} names a file without a test, or a test without a file"
+        assert "`" in file or file == test == "not yet", f"{item} names no file and does not say 'not yet'"
+
+
+def test_no_page_and_no_module_names_a_machine():
+    """No absolute path of a developer's machine and no package registry in anything we ship."""
+    forbidden = re.compile(r"(?<![\w.])/(?:work|home|root|Users)/|https?://[\w.-]*(?:pypi|nexus|artifactory)[\w.-]*")
+    kinds = {".py", ".md", ".toml", ".txt", ".cff", ".yaml", ".json"}
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    files = [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    texts = {file: file.read_text(encoding="utf-8") for file in files if file.suffix in kinds or not file.suffix}
+    assert texts
+    found = {str(file.relative_to(ROOT)): forbidden.findall(text) for file, text in texts.items()}
+    assert {name: matches for name, matches in found.items() if matches and name != "tests/test_package.py"} == {}
