@@ -1,6 +1,6 @@
 """One family of errors. Each says what was wrong, what came, what was expected, and the cure, in one line.
 
-The command line prints the line and leaves with the error's `exit_code`: 2 for a user's mistake, 1 for a run that failed.
+The command line prints the line and leaves with the error's `exit_code`: 2 for a user's mistake, 1 for a failed run.
 """
 
 

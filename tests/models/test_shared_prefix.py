@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from energylm.models import shared_prefix_attention
 from energylm.models.decoders import VERIFIED
 from energylm.models.plain_decoder import PlainDecoder
 from energylm.models.shared_prefix import SharedPrefixDecoder
@@ -90,6 +91,38 @@ def test_logits_equal_a_plain_forward_pass(family, decoder_class):
     expected = plain_logits(network)
     assert expected.std() > 0.05  # the comparison is not between constants
     torch.testing.assert_close(decoder_logits(decoder_class(network)), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_several_tokens_at_once_equal_one_by_one(family):
+    """Scoring continuations reads all their tokens in one pass: causal among themselves, one prefix for all."""
+    network = make_network(family)
+    expected = plain_logits(network)[:, 1:]
+    decoder = SharedPrefixDecoder(network)
+    prefix, _ = decoder.prefill(CONTEXTS)
+    state = decoder.fork(prefix, copies=COPIES, max_new_tokens=NEW)
+    tokens = continuation_tokens()
+    pieces = [decoder.read(state, part).logits for part in tokens.split([2, 1, NEW - 3], dim=1)]
+    torch.testing.assert_close(torch.cat(pieces, dim=1), expected, atol=1e-4, rtol=0)
+
+
+def test_a_window_ignored_is_noticed(monkeypatch):
+    """Deliberate mistake: the window dropped on its way into the attention."""
+    right = shared_prefix_attention.shared_prefix_attention
+
+    def without_window(*arguments, sliding_window=None, **options):
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(shared_prefix_attention, "shared_prefix_attention", without_window)
+    network = make_network("mistral")
+    assert (decoder_logits(SharedPrefixDecoder(network)) - plain_logits(network)).abs().max() > 0.1
+
+
+def test_padding_ignored_is_noticed(monkeypatch):
+    """Deliberate mistake: the padding of shorter contexts attended to."""
+    monkeypatch.setattr(shared_prefix_attention.Prefix, "padded", False)
+    network = make_network("gpt2")
+    assert (decoder_logits(SharedPrefixDecoder(network)) - plain_logits(network)).abs().max() > 0.1
 
 
 def test_every_verified_family_is_tested():

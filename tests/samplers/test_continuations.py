@@ -1,7 +1,8 @@
 """Sampled continuations against exact enumeration, and their independence of batches.
 
 The language has 4 tokens and 3 steps after a context: 64 sequences (or fewer with an end token), so the law of a
-continuation is a table. Log-probabilities are compared with it draw by draw; frequencies by chi-square, false alarm 1e-4.
+continuation is a table. Log-probabilities are compared with it draw by draw; frequencies by chi-square with a false
+alarm of 1e-4.
 """
 
 import pytest
@@ -101,10 +102,14 @@ def test_a_row_keeps_its_draw_in_any_micro_batch_and_any_n():
     pieces = sample_continuations(decoder, contexts, n=50, max_new_tokens=NEW, seed=7, memory_budget_bytes=1000)
     fewer = sample_continuations(decoder, contexts, n=9, max_new_tokens=NEW, seed=7)
     later = sample_continuations(decoder, contexts[2:], n=50, max_new_tokens=NEW, seed=7, first_context=2)
+    gaps = sample_continuations(
+        decoder, [contexts[3], contexts[1]], n=50, max_new_tokens=NEW, seed=7, context_indices=[3, 1]
+    )
     other = sample_continuations(decoder, contexts, n=50, max_new_tokens=NEW, seed=8)
     assert whole.tokens.equal(pieces.tokens) and whole.log_prob.equal(pieces.log_prob)
     assert whole.tokens[:, :9].equal(fewer.tokens)
     assert whole.tokens[2:].equal(later.tokens)
+    assert whole.tokens[[3, 1]].equal(gaps.tokens)
     assert not whole.tokens.equal(other.tokens)
 
 

@@ -1,8 +1,9 @@
 """Decoder that reads each context once and steps all its continuations together.
 
 Prefill runs the network as it is over the contexts (right-padded, B rows) and keeps their keys and values once; every
-step runs it on R = B·copies rows of one token with `shared_prefix_attention`. Against `generate(num_return_sequences=n)`
-this saves n − 1 prefills, n − 1 copies of the prefix cache, and turns R·H matrix-vector products into B·H matrix products.
+step runs it on R = B·copies rows of one token with `shared_prefix_attention`. Compared with
+`generate(num_return_sequences=n)` this saves n − 1 prefills and n − 1 copies of the prefix cache, and turns R·H
+matrix-vector products into B·H matrix products.
 
 The attention implementation is a setting of the whole network, so it is switched for the time of one step only, under a
 lock, and back; a saved config shows no trace of it.
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.utils import ModelOutput
 
 from energylm.models.contexts import check_network, pad_contexts
 from energylm.models.shared_prefix_attention import ATTENTION_NAME, Prefix, SharedPrefixCache, register
@@ -66,20 +68,25 @@ class SharedPrefixDecoder:
         cache = SharedPrefixCache(prefix, copies=copies, max_new_tokens=max_new_tokens)
         return SharedPrefixState(cache=cache, position_R=prefix.lengths_B.repeat_interleave(copies))
 
-    @torch.no_grad()
     def step(self, state: SharedPrefixState, tokens_R: Tensor) -> Tensor:
+        logits_RV: Tensor = self.read(state, tokens_R[:, None]).logits[:, -1]
+        return logits_RV
+
+    @torch.no_grad()
+    def read(self, state: SharedPrefixState, tokens_RS: Tensor) -> ModelOutput:
+        """Append several tokens to every row at once; what the network says of each of them."""
+        steps_S = torch.arange(tokens_RS.shape[1], device=tokens_RS.device)
         with _shared_prefix_attention(self.network):
-            output = self.network(
-                input_ids=tokens_R[:, None],
-                attention_mask=torch.ones_like(tokens_R)[:, None],  # unread; without one transformers warns of padding
-                position_ids=state.position_R[:, None],
+            output: ModelOutput = self.network(
+                input_ids=tokens_RS,
+                attention_mask=torch.ones_like(tokens_RS),  # unread; without one transformers warns of padding
+                position_ids=state.position_R[:, None] + steps_S,
                 past_key_values=state.cache,
                 use_cache=True,
                 shared_prefix=state.cache,
             )
-        state.position_R = state.position_R + 1
-        logits_RV: Tensor = output.logits[:, -1]
-        return logits_RV
+        state.position_R = state.position_R + tokens_RS.shape[1]
+        return output
 
     def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
         config = self.network.config.get_text_config()

@@ -4,8 +4,8 @@
 
 A context's keys and values are held once (B, H, P, D); the rows that continue it ask them in one matrix product of
 N × P per head, and only what a row has added itself is stored per row (R, H, S, D). It is reached through transformers'
-attention interface, so it serves any decoder that hands its attention to that interface: grouped heads, sliding windows,
-soft caps and attention sinks included.
+attention interface, so it serves any decoder that hands its attention to that interface, with grouped heads, sliding
+windows, soft caps and attention sinks.
 
 Relations  `shared_prefix` drives a network with it; `plain_decoder` is the fallback for networks it cannot serve.
 """
@@ -51,9 +51,9 @@ class SuffixLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         """Nothing to do: everything is allocated when the layer is made."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        self.keys[:, :, self.filled] = key_states[:, :, 0]
-        self.values[:, :, self.filled] = value_states[:, :, 0]
-        self.filled += 1
+        start, self.filled = self.filled, self.filled + key_states.shape[2]
+        self.keys[:, :, start : self.filled] = key_states
+        self.values[:, :, start : self.filled] = value_states
         return self.keys[:, :, : self.filled], self.values[:, :, : self.filled]
 
     def get_seq_length(self) -> int:
@@ -76,15 +76,15 @@ class SharedPrefixCache(Cache):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Make the attention known to transformers under `ATTENTION_NAME`. It has no mask function on purpose: rows of one
-    token each need no causal mask, and the padding of contexts is masked here."""
+    """Make the attention known to transformers under `ATTENTION_NAME`. It has no mask function on purpose: the padding
+    of contexts, causality and windows are dealt with here."""
     AttentionInterface.register(ATTENTION_NAME, shared_prefix_attention)
 
 
 def shared_prefix_attention(
     module: nn.Module,
-    query: Tensor,  # (R, H, 1, D)
-    key: Tensor,  # (R, H_kv, S, D): the rows' own keys, from SuffixLayer.update
+    query: Tensor,  # (R, H, Q, D): the Q newest tokens of every row
+    key: Tensor,  # (R, H_kv, S, D): the rows' own keys, the Q newest last, from SuffixLayer.update
     value: Tensor,
     attention_mask: Tensor | None,
     *,
@@ -95,48 +95,48 @@ def shared_prefix_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    prefix_key, prefix_value = (
-        part[module.layer_idx] for part in (shared_prefix.prefix.keys, shared_prefix.prefix.values)
-    )
-    rows, heads, _one, width = query.shape
+    prefix = shared_prefix.prefix
+    prefix_key, prefix_value = prefix.keys[module.layer_idx], prefix.values[module.layer_idx]
+    rows, heads, queries, width = query.shape
     contexts, kv_heads, prefix_tokens, _ = prefix_key.shape
     copies, group, suffix_tokens = rows // contexts, heads // kv_heads, key.shape[2]
-    query = query[:, :, 0] * (width**-0.5 if scaling is None else scaling)
+    by_context = (contexts, kv_heads, copies, group, queries)  # the axes of one product with the prefix
+    by_row = (contexts, copies, kv_heads, group, queries)  # the axes of the products with the rows' own keys
+    query = query * (width**-0.5 if scaling is None else scaling)
 
-    by_context = query.view(contexts, copies, kv_heads, group, width).transpose(1, 2)  # (B, H_kv, N, G, D)
-    prefix_score = by_context.reshape(contexts, kv_heads, copies * group, width) @ prefix_key.mT
-    suffix_score = query.view(rows, kv_heads, group, width) @ key.mT  # (R, H_kv, G, S)
-    score = torch.cat(
-        [
-            prefix_score.view(contexts, kv_heads, copies, group, prefix_tokens),
-            suffix_score.view(contexts, copies, kv_heads, group, suffix_tokens).transpose(1, 2),
-        ],
-        dim=-1,
-    )  # (B, H_kv, N, G, P + S)
+    prefix_query = query.reshape(*by_row, width).transpose(1, 2).reshape(contexts, kv_heads, -1, width)
+    prefix_score = (prefix_query @ prefix_key.mT).view(*by_context, prefix_tokens)
+    suffix_score = query.reshape(rows, kv_heads, group * queries, width) @ key.mT
+    score = torch.cat([prefix_score, suffix_score.view(*by_row, suffix_tokens).transpose(1, 2)], dim=-1)
     if softcap is not None:
         score = softcap * torch.tanh(score / softcap)
-    if shared_prefix.padded or sliding_window is not None:
-        hidden = _hidden(shared_prefix.prefix.lengths_B, prefix_tokens, suffix_tokens, sliding_window)
-        score.masked_fill_(hidden[:, None, None, None, :], float("-inf"))
+    if shared_prefix.padded or sliding_window is not None or queries > 1:
+        hidden = _hidden(prefix.lengths_B, prefix_tokens, suffix_tokens, queries, sliding_window)
+        score.masked_fill_(hidden[:, None, None, None], float("-inf"))
     if s_aux is not None:  # a sink takes its share of the attention and gives nothing
-        sink = s_aux.view(1, kv_heads, 1, group, 1).expand(contexts, kv_heads, copies, group, 1)
+        sink = s_aux.view(1, kv_heads, 1, group, 1, 1).expand(*by_context, 1)
         score = torch.cat([score, sink.to(score.dtype)], dim=-1)
     weight = score.softmax(-1)
 
-    prefix_weight = weight[..., :prefix_tokens].reshape(contexts, kv_heads, copies * group, prefix_tokens)
-    from_prefix = (prefix_weight @ prefix_value).view(contexts, kv_heads, copies, group, width).transpose(1, 2)
+    prefix_weight = weight[..., :prefix_tokens].reshape(contexts, kv_heads, -1, prefix_tokens)
+    from_prefix = (prefix_weight @ prefix_value).view(*by_context, width).transpose(1, 2)
     suffix_weight = weight[..., prefix_tokens : prefix_tokens + suffix_tokens].transpose(1, 2)
-    from_suffix = suffix_weight.reshape(rows, kv_heads, group, suffix_tokens) @ value
-    attended = from_prefix + from_suffix.view(contexts, copies, kv_heads, group, width)
-    return attended.reshape(rows, 1, heads, width), None
+    from_suffix = suffix_weight.reshape(rows, kv_heads, group * queries, suffix_tokens) @ value
+    attended = from_prefix + from_suffix.view(*by_row, width)
+    return attended.reshape(rows, heads, queries, width).transpose(1, 2), None
 
 
-def _hidden(lengths_B: Tensor, prefix_tokens: int, suffix_tokens: int, sliding_window: int | None) -> Tensor:
-    """(B, P + S) true where a key is padding, or lies outside the window of the query (the last suffix token)."""
+def _hidden(
+    lengths_B: Tensor, prefix_tokens: int, suffix_tokens: int, queries: int, sliding_window: int | None
+) -> Tensor:
+    """(B, Q, P + S) true where a key is padding, lies in the future of its query, or outside the query's window."""
     slot = torch.arange(prefix_tokens + suffix_tokens, device=lengths_B.device)
-    in_suffix = slot >= prefix_tokens
-    position = torch.where(in_suffix, slot - prefix_tokens + lengths_B[:, None], slot)
-    hidden = ~in_suffix & (slot >= lengths_B[:, None])
+    lengths_B1 = lengths_B[:, None]
+    in_prefix = slot < prefix_tokens
+    key_position = torch.where(in_prefix, slot, slot - prefix_tokens + lengths_B1)[:, None, :]
+    query_slot = torch.arange(suffix_tokens - queries, suffix_tokens, device=lengths_B.device)
+    query_position = (lengths_B1 + query_slot)[:, :, None]
+    hidden = (in_prefix & (slot >= lengths_B1))[:, None, :] | (key_position > query_position)
     if sliding_window is not None:
-        hidden |= position <= lengths_B[:, None] + suffix_tokens - 1 - sliding_window
+        hidden = hidden | (key_position <= query_position - sliding_window)
     return hidden

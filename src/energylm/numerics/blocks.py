@@ -1,9 +1,11 @@
 """Rows cut into blocks of 64 columns, for searches that look at blocks first and inside one block after."""
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 BLOCK = 64
+SLICE_ELEMENTS = 1 << 19  # 2 MB of float32: what a pass makes is read again while it is still in the cache
 
 
 def as_blocks(values_RV: Tensor, *, fill: float) -> Tensor:
@@ -11,3 +13,13 @@ def as_blocks(values_RV: Tensor, *, fill: float) -> Tensor:
     if remainder := values_RV.shape[1] % BLOCK:
         values_RV = pad(values_RV, (0, BLOCK - remainder), value=fill)
     return values_RV.view(values_RV.shape[0], -1, BLOCK)
+
+
+def block_weights(logits_RV: Tensor, largest_R1: Tensor) -> Tensor:
+    """(R, ⌈V/64⌉) float64: Σ exp(logit − largest) over each block, a slice of rows at a time."""
+    rows_a_slice = max(1, SLICE_ELEMENTS // logits_RV.shape[1])
+    parts = [
+        as_blocks((logits - largest).exp_(), fill=0.0).sum(-1)
+        for logits, largest in zip(logits_RV.split(rows_a_slice), largest_R1.split(rows_a_slice), strict=True)
+    ]
+    return torch.cat(parts).double()

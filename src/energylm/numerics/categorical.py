@@ -2,8 +2,8 @@
 
     index = min { v : Σ_{w ≤ v} exp(l_w) > u · Σ_w exp(l_w) }          u uniform in [0, 1)
 
-The vocabulary is cut into blocks: the block is found from the sums of blocks, the token from the sums inside that block,
-so only R·(V/64 + 64) numbers are accumulated, in float64, instead of R·V. For 1,024 × 8,192 logits this costs a
+The vocabulary is cut into blocks: the block is found from the sums of blocks, the token from the sums inside that
+block, so only R·(V/64 + 64) numbers are accumulated, in float64, instead of R·V. For 1,024 × 8,192 logits this costs a
 hundredth of `torch.multinomial`. The uniform is scaled by the very total that is searched, and kept strictly below it,
 so the search never runs off the end and never lands on a token of probability zero.
 """
@@ -11,22 +11,25 @@ so the search never runs off the end and never lands on a token of probability z
 import torch
 from torch import Tensor
 
-from energylm.numerics.blocks import BLOCK, as_blocks
+from energylm.numerics.blocks import BLOCK, as_blocks, block_weights
 
 
 def draw_categorical(logits_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
     """One draw a row: its index (R,) and its log-probability (R,) in float64. −inf logits are never drawn."""
-    rows = logits_RV.shape[0]
     largest_R1 = logits_RV.amax(-1, keepdim=True)
-    weight_RMB = as_blocks((logits_RV - largest_R1).exp_(), fill=0.0)
-    block_sum_RM = weight_RMB.sum(-1, dtype=torch.float64)
-    block_R, before_R, total_R = _search(block_sum_RM, uniform_R)
-    chosen_RB = weight_RMB[torch.arange(rows, device=logits_RV.device), block_R].double()
-    share_R = (uniform_R * total_R - before_R) / block_sum_RM.gather(1, block_R[:, None])[:, 0]
-    within_R, _, _ = _search(chosen_RB, share_R.clamp(min=0.0))
-    index_R = block_R * BLOCK + within_R
-    chosen_logit_R = logits_RV.gather(1, index_R[:, None])[:, 0]
-    return index_R, (chosen_logit_R - largest_R1[:, 0]).double() - total_R.log()
+    weight_RM = block_weights(logits_RV, largest_R1)
+    block_R, before_R, total_R = _search(weight_RM, uniform_R)
+    rows_R = torch.arange(logits_RV.shape[0], device=logits_RV.device)
+    inside_RB = as_blocks(logits_RV, fill=float("-inf"))[rows_R, block_R]
+    share_R = (uniform_R * total_R - before_R) / weight_RM[rows_R, block_R]
+    within_R, _, _ = _search((inside_RB - largest_R1).double().exp(), share_R.clamp(min=0.0))
+    chosen_logit_R = inside_RB[rows_R, within_R] - largest_R1[:, 0]
+    return block_R * BLOCK + within_R, chosen_logit_R.double() - total_R.log()
+
+
+def log_sum_exp(logits_RV: Tensor, largest_R1: Tensor) -> Tensor:
+    """(R,) float64 log Σ_v exp(l_v), for callers that know each row's largest logit already."""
+    return largest_R1[:, 0].double() + block_weights(logits_RV, largest_R1).sum(-1).log()
 
 
 def _search(weight_RM: Tensor, fraction_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:

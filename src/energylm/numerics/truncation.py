@@ -3,9 +3,11 @@
     q(v) ∝ exp(l_v / τ) · 1[v among the k likeliest] · 1[v in the smallest set of likeliest with mass ≥ p]
 
 The k likeliest tokens lie in the k blocks with the largest maxima, so `top_k` looks for blocks first and sorts only the
-k·64 logits inside them: the same answer as `torch.topk` at a fraction of its cost. Exactly k tokens are kept, ties or not.
+k·64 logits inside them: the same answer as `torch.topk` at a fraction of its cost. Exactly k tokens are kept, even
+where others tie with the last.
 """
 
+import torch
 from torch import Tensor
 
 from energylm.config.sampling import Truncation
@@ -39,7 +41,7 @@ def top_k(logits_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return logits_RV.topk(k)
     logits_RMB = as_blocks(logits_RV, fill=float("-inf"))
     blocks_RK = logits_RMB.amax(-1).topk(k, sorted=False).indices
-    inside_RKB = logits_RMB.gather(1, blocks_RK[:, :, None].expand(-1, -1, BLOCK))
+    inside_RKB = logits_RMB[torch.arange(rows, device=logits_RV.device)[:, None], blocks_RK]
     values_RK, positions_RK = inside_RKB.reshape(rows, -1).topk(k)
     ids_RK = blocks_RK.gather(1, positions_RK // BLOCK) * BLOCK + positions_RK % BLOCK
     return values_RK, ids_RK

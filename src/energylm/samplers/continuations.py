@@ -3,22 +3,23 @@
     x_t ~ q(· | c, x_<t)        log P(x | c) = Σ_t log P(x_t | c, x_<t)        log q(x | c) = Σ_t log q(x_t | c, x_<t)
 
 q is the model P itself or its truncation (`config.sampling.Truncation`); keeping both sums lets importance weights stay
-right under top-k, top-p and temperature. Contexts are read once and shared by their continuations (`contracts.Decoder`);
-rows go through in micro-batches chosen from a memory budget. The random numbers of a row depend on the seed, its context's
-index and its copy's index only, so neither micro-batches nor a larger n change a draw.
+right under top-k, top-p and temperature. Contexts are read once and shared by their continuations
+(`contracts.Decoder`); rows go through in micro-batches chosen from a memory budget. The random numbers of a row depend
+on the seed, its context's index and its copy's index only, so neither micro-batches nor a larger n change a draw.
 
 Relations  `models.decoders` supplies decoders; `bundles.LanguageModel.sample` is the same for text.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from energylm.config.sampling import Truncation
 from energylm.contracts import Decoder
-from energylm.numerics.categorical import draw_categorical
+from energylm.numerics.categorical import draw_categorical, log_sum_exp
 from energylm.numerics.truncation import candidates
 from energylm.progress import Progress
 from energylm.randomness import row_keys, row_uniforms
@@ -59,11 +60,13 @@ def sample_continuations(
     eos_token_id: int | None = None,
     seed: int = 0,
     first_context: int = 0,
+    context_indices: Sequence[int] | None = None,
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
     progress: Progress | None = None,
 ) -> Continuations:
     """n continuations of every context. `first_context` is the index of contexts[0] in a larger job: the random numbers
-    of context i are those of index first_context + i. `eos_token_id=None` draws exactly max_new_tokens tokens."""
+    of context i are those of index first_context + i; `context_indices` names the indices where they have gaps.
+    `eos_token_id=None` draws exactly max_new_tokens tokens."""
     shape = (len(contexts), n)
     result = Continuations(
         tokens=torch.zeros(*shape, max_new_tokens, dtype=torch.int64),
@@ -80,6 +83,7 @@ def sample_continuations(
         eos_token_id=eos_token_id,
         seed=seed,
         first_context=first_context,
+        context_indices=context_indices,
         memory_budget_bytes=memory_budget_bytes,
         progress=progress,
     ):
@@ -101,6 +105,7 @@ def stream_continuations(
     eos_token_id: int | None,
     seed: int,
     first_context: int = 0,
+    context_indices: Sequence[int] | None = None,
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
     progress: Progress | None = None,
 ) -> Iterator[Piece]:
@@ -112,13 +117,14 @@ def stream_continuations(
     rows = micro_batch_rows(
         decoder, context_tokens=longest, max_new_tokens=max_new_tokens, memory_budget_bytes=memory_budget_bytes
     )
+    index_B = first_context + torch.arange(len(contexts)) if context_indices is None else torch.tensor(context_indices)
     by_length = sorted(range(len(contexts)), key=lambda index: len(contexts[index]))
     together = max(1, rows // n)
     for start in range(0, len(by_length), together):
         chosen = by_length[start : start + together]
         prefix, first_logits_BV = decoder.prefill([contexts[index] for index in chosen])
         for copies in _even_ranges(n, at_most=max(1, rows // len(chosen))):
-            group_R = torch.tensor(chosen).repeat_interleave(len(copies)) + first_context
+            group_R = index_B[chosen].repeat_interleave(len(copies))
             member_R = torch.arange(copies.start, copies.stop).repeat(len(chosen))
             state = decoder.fork(prefix, copies=len(copies), max_new_tokens=max_new_tokens)
             drawn = _draw(
@@ -135,7 +141,7 @@ def stream_continuations(
             yield Piece(
                 contexts=chosen,
                 copies=copies,
-                continuations=Continuations(*(tensor.unflatten(0, shape) for tensor in drawn)),
+                continuations=Continuations(*(tensor.view(*shape, *tensor.shape[1:]) for tensor in drawn)),
             )
 
 
@@ -150,7 +156,7 @@ def _even_ranges(n: int, *, at_most: int) -> list[range]:
     """0 … n−1 in as few ranges as possible, of nearly equal size."""
     pieces = -(-n // at_most)
     edges = [n * piece // pieces for piece in range(pieces + 1)]
-    return [range(start, stop) for start, stop in zip(edges[:-1], edges[1:], strict=True)]
+    return [range(start, stop) for start, stop in pairwise(edges)]
 
 
 @torch.no_grad()
@@ -195,5 +201,6 @@ def draw_token(logits_RV: Tensor, uniform_R: Tensor, truncation: Truncation) -> 
     if truncation.is_identity:
         return choice_R, proposal_R, proposal_R
     token_R = choice_R if ids_RK is None else ids_RK.gather(1, choice_R[:, None])[:, 0]
-    model_R = logits_RV.gather(1, token_R[:, None])[:, 0] - logits_RV.logsumexp(-1)
-    return token_R, model_R.double(), proposal_R
+    likeliest_R1 = (candidate_RK * truncation.temperature).amax(-1, keepdim=True)  # no truncation drops the likeliest
+    model_R = logits_RV.gather(1, token_R[:, None])[:, 0].double() - log_sum_exp(logits_RV, likeliest_R1)
+    return token_R, model_R, proposal_R
