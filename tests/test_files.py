@@ -212,3 +212,20 @@ def test_a_killed_holder_does_not_block(tmp_path):
         process.wait()
         with folder_lock(tmp_path), pytest.raises(BusyError, match=f"process {os.getpid()} "), folder_lock(tmp_path):
             pass  # the lock is ours now, and names us
+
+
+def test_weights_are_as_readable_as_their_folder(tmp_path):
+    """safetensors creates files of mode 0600: a model in a shared folder would be closed to everybody else."""
+    from safetensors.torch import save_file
+    from torch import zeros
+
+    tmp_path.chmod(0o755)
+    with files.atomic_file(tmp_path / "weights.safetensors") as temporary:
+        save_file({"x": zeros(1)}, temporary)
+    assert (tmp_path / "weights.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_number_that_is_not_json_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        files.write_json(tmp_path / "x.json", {"loss": float("nan")})
+    assert not (tmp_path / "x.json").exists()

@@ -76,7 +76,8 @@ def write_text(path: Path | str, text: str) -> None:
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")
+    """NaN and infinities are refused: they are not JSON, and other readers fail on them."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n")
 
 
 def read_json(path: Path | str) -> Any:
@@ -118,11 +119,19 @@ def folder_lock(folder: Path | str) -> Iterator[None]:
 
 
 def _sync(path: Path) -> None:
+    _share(path)
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _share(path: Path) -> None:
+    """Whoever may read the folder may read its files; safetensors writes them for their owner alone."""
+    mode, allowed = path.stat().st_mode, path.parent.stat().st_mode & 0o044
+    if mode & allowed != allowed:
+        path.chmod(mode | allowed)
 
 
 def _temporary_beside(path: Path) -> Path:

@@ -57,6 +57,8 @@ def main() -> None:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             _leave(f"no space left on the disk ({error.filename or 'unknown file'}); free some space and run again", 2)
+        if error.filename is not None:  # a path the user gave: no such file, no permission, a folder for a file
+            _leave(f"{error.filename}: {error.strerror}; check the path and its permissions", 2)
         raise
     except SystemExit as leaving:
         if leaving.code == INTERRUPTED:

@@ -1,0 +1,38 @@
+"""Every benchmark runs (in small), prints its table, writes the agreed JSON, and leaves with 1 where a bar fails."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from energylm.benchmarks import BENCHMARKS
+from energylm.benchmarks.harness import Bar, Result, interleaved
+from energylm.cli.main import app
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(BENCHMARKS))
+def test_quick_run(name, tmp_path):
+    outcome = CliRunner().invoke(app, ["bench", name, "--quick", "--repeats", "1", "--json", str(tmp_path / "b.json")])
+    written = json.loads((tmp_path / "b.json").read_text())
+    assert written["name"] == name and written["machine"]["cpu_count"]
+    assert written["bars"] and all({"what", "measured", "bar", "holds"} <= bar.keys() for bar in written["bars"])
+    assert outcome.exit_code == (0 if all(bar["holds"] for bar in written["bars"]) else 1), outcome.output
+
+
+def test_bars_hold_on_their_own_side():
+    assert Bar("speed", 6.0, 6.0).holds and not Bar("speed", 5.9, 6.0).holds
+    assert Bar("memory", 1.2, 1.2, at_least=False).holds and not Bar("memory", 1.3, 1.2, at_least=False).holds
+    assert not Result("x", [Bar("speed", 7, 6), Bar("memory", 2, 1, at_least=False)]).holds
+
+
+def test_contenders_take_turns_after_one_warm_up_each():
+    calls = []
+    seconds = interleaved({name: lambda name=name: calls.append(name) for name in "ab"}, repeats=2)
+    assert calls == ["a", "b", "a", "b", "a", "b"]
+    assert [len(times) for times in seconds.values()] == [2, 2]
+
+
+def test_an_unknown_benchmark_names_the_known_ones():
+    outcome = CliRunner().invoke(app, ["bench", "nothing"])
+    assert "shared-prefix" in str(outcome.exception)
