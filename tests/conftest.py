@@ -94,3 +94,15 @@ def model_folder(corpus_folder: Path) -> Path:
     folder = corpus_folder.parent / "model"
     LanguageModel(model, corpus.tokenizer).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def energy_folder(model_folder: Path) -> Path:
+    """An untrained causal energy on that model's body, scaled up until it matters."""
+    from energylm.bundles.energy_model import EnergyModel
+
+    energy = EnergyModel.from_encoder(model_folder, kind="unit")
+    energy.scale, energy.provenance["loss"] = 50.0, "nce"
+    folder = model_folder.parent / "energy"
+    energy.save_pretrained(folder)
+    return folder

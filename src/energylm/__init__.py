@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from energylm.bundles.energy_model import EnergyModel
     from energylm.bundles.language_model import LanguageModel
+    from energylm.bundles.residual_model import ResidualModel
 
-_HOMES = {"LanguageModel": "energylm.bundles.language_model"}
-__all__ = ["LanguageModel", "__version__"]
+_HOMES = {
+    "EnergyModel": "energylm.bundles.energy_model",
+    "LanguageModel": "energylm.bundles.language_model",
+    "ResidualModel": "energylm.bundles.residual_model",
+}
+__all__ = ["EnergyModel", "LanguageModel", "ResidualModel", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,15 +1,16 @@
-"""The demo in small, on a made-up corpus: the numbers it reports are its model's own, and a second run is a no-op."""
+"""The demo in small, on a made-up corpus: the numbers it reports are its models' own, and a second run is a no-op."""
 
 import json
-import math
 
 import pytest
 
-from energylm import LanguageModel
-from energylm.config.demo import DemoConfig
+from energylm import EnergyModel, LanguageModel, ResidualModel
+from energylm.config.demo import ENCODER, DemoConfig
 from energylm.data.corpus import Corpus
-from energylm.errors import ConfigError, EnergyLMError
-from energylm.pipelines.demo import perplexity_table, run_demo, train_config, validation_perplexity
+from energylm.data.windows import Windows
+from energylm.errors import ConfigError, EnergyLMError, ModelError
+from energylm.pipelines import demo
+from energylm.pipelines.demo import energy_config, run_demo, train_config
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,17 @@ def config(texts_folder):
         steps=30,
         batch=8,
         validation_windows=20,
+        energy={
+            "init": "bit-tiny",
+            "context": 12,
+            "generated": 12,
+            "contexts": 60,
+            "steps": 5,
+            "batch": 4,
+            "measured_contexts": 6,
+            "samples": 20,
+            "candidates": 8,
+        },
         prompts=("The clerk", "A <b>sailor</b>"),
         new_tokens=5,
     )
@@ -33,61 +45,67 @@ def made(config, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def measured(made, config):
-    """The perplexity of the saved model, loaded and measured once more."""
-    return validation_perplexity(LanguageModel.from_pretrained(made.run.model), Corpus.open(made.corpus_folder), config)
-
-
-@pytest.fixture(scope="module")
 def sections(made):
     return json.loads((made.report.parent / "results.json").read_text(encoding="utf-8"))["sections"]
 
 
-def test_the_report_holds_loss_numbers_and_samples(made, sections):
+def test_the_report_holds_losses_numbers_and_samples(made, sections):
     assert {section["kind"] for section in sections.values()} == {"text", "table", "plot", "samples"}
     page = made.report.read_text(encoding="utf-8")
-    assert 'src="data:image/png;base64,' in page
+    assert page.count('src="data:image/png;base64,') >= 3  # two losses, the interval by samples
     assert "A &lt;b&gt;sailor&lt;/b&gt;" in page
 
 
-def test_the_model_learned_something(made, sections):
-    """Thirty steps on sentences of three small word lists: better than all tokens equally likely, by far."""
-    uniform, trained = sections["perplexity-on-unseen-documents"]["rows"]
-    assert uniform["perplexity"] == 300
-    assert trained["perplexity"] < 100
-    training, validation = sections["loss"]["plot"]["series"]
-    assert validation["x"] == [5, 10, 15, 20, 25, 30]
+def test_the_language_model_learned_something(sections):
+    """Thirty steps on sentences of three small word lists: better than 300 tokens equally likely, by far."""
+    base = sections["perplexity"]["rows"][0]
+    assert base["model"] == "base LM" and base["perplexity"] < 100
+    training, validation = sections["loss-of-the-language-model"]["plot"]["series"]
+    assert validation["x"] == [6, 12, 18, 24, 30]
     assert training["y"][-1] < training["y"][0]
 
 
-def test_the_perplexity_is_the_saved_models_own(made, measured, sections):
-    """Two routes: the training engine's validation of the best weights, and the folder loaded and measured again."""
-    _, trained = sections["perplexity-on-unseen-documents"]["rows"]
-    assert trained["perplexity"] == pytest.approx(measured.value, rel=1e-6)
-    assert made.run.best_perplexity.nats_per_token == pytest.approx(measured.nats_per_token, abs=1e-4)
+def test_the_perplexities_are_the_saved_models_own(made, config, sections):
+    """Two routes: the report, and both folders loaded and measured again on the same windows."""
+    joint = ResidualModel(LanguageModel.from_pretrained(made.run.model), EnergyModel.from_pretrained(made.energy.model))
+    windows = Windows(Corpus.open(made.corpus_folder), "test", length=24, documents="packed")
+    texts = windows.gather(windows.choose(6, seed=config.seed)).tolist()
+    measured = joint.perplexity(texts, prefix_tokens=12, n=20, seed=config.seed)
+    base, interval, certified = sections["perplexity"]["rows"]
+    assert base["perplexity"] == pytest.approx(measured.base.value, rel=1e-5)
+    assert interval["perplexity"] == pytest.approx(measured.lower, rel=1e-5)
+    assert interval["upper end"] == pytest.approx(measured.upper, rel=1e-5)
+    assert certified["perplexity"] == pytest.approx(measured.certified.value, rel=1e-5)
 
 
-def test_uniform_bits_per_byte_by_hand(measured):
-    """V tokens equally likely: log2 V bits a token, so tokens · log2 V / bytes."""
-    uniform = perplexity_table(measured, vocabulary_size=300).records()[0]
-    assert uniform["bits per byte"] == pytest.approx(measured.tokens * math.log2(300) / measured.bytes)
-
-
-def test_samples_of_each_prompt_by_each_proposal(sections):
+def test_samples_of_each_prompt_by_both_models(sections):
     samples = sections["samples"]["samples"]
-    assert [(sample["prompt"], sample["label"]) for sample in samples] == [
-        ("The clerk", "top-k 10"),
-        ("The clerk", "untruncated"),
-        ("A <b>sailor</b>", "top-k 10"),
-        ("A <b>sailor</b>", "untruncated"),
-    ]
-    assert len({sample["continuation"] for sample in samples}) > 1
+    assert [sample["prompt"] for sample in samples] == ["The clerk"] * 2 + ["A <b>sailor</b>"] * 2
+    assert [sample["label"].split(":")[0] for sample in samples] == ["language model", "joint"] * 2
+    assert "1 of 8 by energy (ESS" in samples[1]["label"]
+
+
+def test_without_the_pretrained_encoder_a_small_network_takes_its_place(config, tmp_path, monkeypatch, capsys):
+    def offline(name):
+        raise ModelError(f"{name} cannot be had")
+
+    default = config.model_copy(update={"energy": DemoConfig().energy})
+    monkeypatch.setattr(demo, "get_model", lambda name: tmp_path)
+    assert (energy_config(default, tmp_path, tmp_path).init, energy_config(default, tmp_path, tmp_path).reads) == (
+        ENCODER,
+        "text",
+    )
+    monkeypatch.setattr(demo, "get_model", offline)
+    fallback = energy_config(default, tmp_path, tmp_path)
+    assert (fallback.init, fallback.reads) == ("bit-tiny", "tokens")
+    assert "will learn less" in capsys.readouterr().err
 
 
 def test_a_second_run_does_nothing_again(made, config):
     """The corpus, the weights and the journal are not touched; the report comes out the same, byte for byte."""
     folder = made.report.parent
-    made_once = [made.corpus_folder / "manifest.json", made.run.model / "model.safetensors", made.run.journal]
+    weights = [made.run.model / "model.safetensors", made.energy.model / "model.safetensors"]
+    made_once = [made.corpus_folder / "manifest.json", *weights, made.run.journal]
     times = [file.stat().st_mtime_ns for file in made_once]
     reports = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     assert run_demo(config, output=folder).run.was_finished

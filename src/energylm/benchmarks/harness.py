@@ -7,6 +7,8 @@ turns within one run, and bars are set on ratios of medians. A benchmark is a mo
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -67,6 +69,28 @@ def interleaved(contenders: Mapping[str, Callable[[], Any]], *, repeats: int) ->
             work()
             seconds[name].append(time.perf_counter() - start)
     return seconds
+
+
+def interleaved_rates(contenders: Mapping[str, Callable[[], float]], *, repeats: int) -> dict[str, float]:
+    """The median of what each contender says of its own speed, taking turns; the first round warms up, uncounted."""
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(1 + repeats):
+        for name, work in contenders.items():
+            rates[name].append(work())
+    return {name: median(values[1:]) for name, values in rates.items()}
+
+
+def peak_megabytes(module: str, *arguments: str) -> float:
+    """Peak resident memory of `python -m module arguments`, which tells it at its end by `print_peak_megabytes`."""
+    command = [sys.executable, "-m", module, *arguments]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def print_peak_megabytes() -> None:
+    """By VmHWM; `ru_maxrss` would count the parent's memory from before the exec."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+    print(int(kilobytes) / 1000)
 
 
 def median(values: list[float]) -> float:

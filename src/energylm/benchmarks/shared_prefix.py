@@ -5,12 +5,20 @@ runs at the chunk size that suits it best on this machine, found first. Counted 
 products a continuation token needs (projections, attention over its context and itself, output layer), nothing else.
 """
 
-import subprocess
 import sys
 import time
 from functools import partial
 
-from energylm.benchmarks.harness import Bar, Options, Result, interleaved, matmul_flops_per_second, median
+from energylm.benchmarks.harness import (
+    Bar,
+    Options,
+    Result,
+    interleaved,
+    matmul_flops_per_second,
+    median,
+    peak_megabytes,
+    print_peak_megabytes,
+)
 
 LAYERS, WIDTH, HEADS, VOCABULARY = 4, 256, 4, 8192
 CONTEXT, NEW, N = 120, 40, 1024
@@ -30,14 +38,14 @@ def run(options: Options) -> Result:
     decoder = SharedPrefixDecoder(network)
     ours = partial(sample_continuations, decoder, [context], n=n, max_new_tokens=NEW)
     chunks = [chunk for chunk in CHUNKS if chunk <= n]
-    best_chunk = {top_k: _best_chunk(network, context, chunks, top_k) for top_k in (TOP_K, 0)}
+    best_chunk = {top_k: best_chunk_of_generate(network, context, chunks, top_k) for top_k in (TOP_K, 0)}
     limits = [matmul_flops_per_second()]
     seconds = interleaved(
         {
             "ours top-k": partial(ours, truncation=Truncation(top_k=TOP_K)),
-            "generate top-k": partial(_generate, network, context, best_chunk[TOP_K], TOP_K),
+            "generate top-k": partial(generate, network, context, best_chunk[TOP_K], TOP_K),
             "ours full": ours,
-            "generate full": partial(_generate, network, context, best_chunk[0], 0),
+            "generate full": partial(generate, network, context, best_chunk[0], 0),
             "limit": lambda: limits.append(matmul_flops_per_second(repeats=3)),
         },
         repeats=options.repeats,
@@ -47,7 +55,7 @@ def run(options: Options) -> Result:
     tokens_per_second = {name: count * NEW / median(seconds[name]) for name, count in drawn.items()}
     limit = median(limits)
     reached = tokens_per_second["ours top-k"] * flops_per_token() / limit
-    memory = [_peak_megabytes(count // 100 if options.quick else count) for count in MEMORY_N]
+    memory = [peak_megabytes(__name__, str(count // 100 if options.quick else count)) for count in MEMORY_N]
     return Result(
         name="shared-prefix",
         bars=[
@@ -96,11 +104,12 @@ def flops_per_token() -> float:
     return LAYERS * layer + 2 * WIDTH * VOCABULARY
 
 
-def _generate(network, context: list[int], chunk: int, top_k: int) -> None:
+def generate(network, context: list[int], chunk: int, top_k: int):
+    """(chunk, T): transformers' own continuations, the context included; top_k = 0 is untruncated."""
     import torch
 
     ids = torch.tensor([context])
-    network.generate(
+    return network.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         do_sample=True,
@@ -112,30 +121,20 @@ def _generate(network, context: list[int], chunk: int, top_k: int) -> None:
     )
 
 
-def _best_chunk(network, context: list[int], chunks: list[int], top_k: int) -> int:
+def best_chunk_of_generate(network, context: list[int], chunks: list[int], top_k: int) -> int:
     """The chunk with the most continuations a second, by one call each."""
 
     def rate(chunk: int) -> float:
         start = time.perf_counter()
-        _generate(network, context, chunk, top_k)
+        generate(network, context, chunk, top_k)
         return chunk / (time.perf_counter() - start)
 
-    _generate(network, context, chunks[0], top_k)  # warm up
+    generate(network, context, chunks[0], top_k)  # warm up
     return max(chunks, key=rate)
 
 
-def _peak_megabytes(n: int) -> float:
-    """Peak resident memory of a fresh process that draws n continuations. The network is small: a larger one would only
-    add the same constant to both, and hide growth."""
-    finished = subprocess.run(
-        [sys.executable, "-m", "energylm.benchmarks.shared_prefix", str(n)], capture_output=True, text=True, check=True
-    )
-    return float(finished.stdout)
-
-
-def _draw_and_print_peak(n: int) -> None:
-    import resource
-
+def _draw(n: int) -> None:
+    """n continuations by a small network: a larger one would only add the same constant for any n, and hide growth."""
     from energylm.config.sampling import Truncation
     from energylm.models.shared_prefix import SharedPrefixDecoder
     from energylm.samplers.continuations import sample_continuations
@@ -148,8 +147,8 @@ def _draw_and_print_peak(n: int) -> None:
         truncation=Truncation(top_k=TOP_K),
     )
     assert drawn.tokens.shape == (1, n, NEW)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 if __name__ == "__main__":
-    _draw_and_print_peak(int(sys.argv[1]))
+    _draw(int(sys.argv[1]))
+    print_peak_megabytes()

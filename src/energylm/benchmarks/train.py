@@ -11,7 +11,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from energylm.benchmarks.harness import Bar, Options, Result, median
+from energylm.benchmarks.harness import Bar, Options, Result, interleaved_rates
 
 VOCABULARY, LENGTH, BATCH, WINDOWS = 8192, 160, 8, 4096
 STEPS, WARMUP_STEPS, CLIP_NORM, LEARNING_RATE = 12, 2, 1.0, 1e-3
@@ -21,11 +21,7 @@ def run(options: Options) -> Result:
     steps = 4 if options.quick else STEPS
     shape = {"layers": 1, "width": 32, "heads": 2} if options.quick else {}
     contenders = {"engine": partial(_engine, steps, shape), "bare loop": partial(_bare_loop, steps, shape)}
-    rates: dict[str, list[float]] = {name: [work()] for name, work in contenders.items()}  # a warm-up, dropped below
-    for _ in range(options.repeats):
-        for name, work in contenders.items():
-            rates[name].append(work())
-    rate = {name: median(values[1:]) for name, values in rates.items()}
+    rate = interleaved_rates(contenders, repeats=options.repeats)
     return Result(
         name="train",
         bars=[Bar("tokens/s of the engine over those of a bare loop", rate["engine"] / rate["bare loop"], 0.90)],

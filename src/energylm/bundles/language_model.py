@@ -80,7 +80,7 @@ class LanguageModel:
             location = cls._converted(location)
         manifest = read_manifest(location) if isinstance(location, Path) else {}
         if manifest and manifest["kind"] != "language-model":
-            raise ModelError(f"{location} holds an {manifest['kind']}, not a language model; give another folder")
+            raise ModelError(f"{location} holds a model of kind {manifest['kind']!r}, no language model; give another")
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         network = load_network(location, device=device, dtype=dtype)
         tokenizer = load_tokenizer(location)

@@ -64,7 +64,7 @@ def load_network(location: Path | str, *, device: torch.device, dtype: torch.dty
         # A hundred times slower than float32, and an illegal instruction on some machines.
         raise ModelError(f"{dtype} came for a CPU, which needs torch.float32; leave dtype out, or use a GPU")
     if isinstance(location, Path):
-        _check_files(location)
+        check_files(location)
     try:
         with quiet_transformers():
             config = AutoConfig.from_pretrained(location)
@@ -106,7 +106,7 @@ def check_vocabularies(name: str, *, tokenizer: int, network: int) -> None:
         )
 
 
-def _check_files(folder: Path) -> None:
+def check_files(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise ModelError(
             f"{folder} holds no config.json, so it is no model folder; give one that save_pretrained wrote"

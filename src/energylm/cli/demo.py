@@ -13,7 +13,7 @@ def demo(
     ] = Path("energylm-demo"),
     steps: Annotated[
         int | None,
-        typer.Option(help="Updates of the language model (default: 600, about a minute).", show_default=False),
+        typer.Option(help="Updates of the language model (default: 500, about a minute).", show_default=False),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with a DemoConfig.")] = None,
     settings: Annotated[
@@ -23,7 +23,7 @@ def demo(
         bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; write nothing.")
     ] = False,
 ) -> None:
-    """Build a corpus, train a tiny language model, measure it, sample from it, and print the path of a report.
+    """Train a tiny language model and an energy on top of it, measure both, sample from both, write a report.
 
     A second run does only what is missing; an interrupted one continues.
 
@@ -40,7 +40,8 @@ def demo(
     if dry_run:
         typer.echo(
             f"{output}: would tokenise {chosen.source} ({chosen.vocabulary_size:,} tokens), train a {chosen.preset} "
-            f"language model for {chosen.steps:,} steps, continue {len(chosen.prompts)} prompts and write report.html"
+            f"language model for {chosen.steps:,} steps and an energy for {chosen.energy.steps:,}, measure both, "
+            f"continue {len(chosen.prompts)} prompts and write report.html"
         )
         return
 
@@ -51,10 +52,15 @@ def demo(
     from energylm.progress import say
 
     done = run_demo(chosen, output=output)
-    Console(stderr=True).print(to_rich(done.perplexity, title="Perplexity on unseen documents"))
-    model, corpus = shlex.quote(str(done.run.model)), shlex.quote(str(done.corpus_folder))
+    Console(stderr=True).print(to_rich(done.perplexity.table, title="Perplexity on unseen documents"))
+    joint = done.perplexity.joint
+    say(f"effective sample size: median {joint.ess.median:.1f} of {joint.n} samples a context")
+    if joint.warning is not None:
+        say(f"what it means: {joint.warning}")
+    model, energy, prompt = (shlex.quote(str(it)) for it in (done.run.model, done.energy.model, chosen.prompts[0]))
     say("Try next:")
-    say(f"  energylm lm sample {model} --prompt {shlex.quote(chosen.prompts[0])} -n 3 --top-k 10 --plain")
-    say(f"  energylm corpus info {corpus}")
+    say(f"  energylm generate {model} --energy {energy} --prompt {prompt} --top-k 10")
+    say(f"  energylm lm sample {model} --prompt {prompt} -n 3 --top-k 10 --plain")
+    say(f"  energylm corpus info {shlex.quote(str(done.corpus_folder))}")
     say("  energylm corpus build YOUR_TEXTS --output my-corpus && energylm lm train my-corpus --output my-lm")
     typer.echo(done.report)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from energylm import __version__
-from energylm.cli import bench, corpus, demo, lm, models
+from energylm.cli import bench, corpus, demo, energy, generate, lm, models, negatives, perplexity, pretrain, reproduce
 from energylm.errors import EnergyLMError
 
 INTERRUPTED = 130  # the exit code that Typer gives to Ctrl-C
@@ -45,7 +45,13 @@ def _root(
 app.command("demo")(demo.demo)
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(lm.app, name="lm")
+app.command("negatives")(negatives.negatives)
+app.add_typer(energy.app, name="energy")
+app.command("perplexity")(perplexity.perplexity)
+app.command("generate")(generate.generate)
 app.add_typer(models.app, name="models")
+app.add_typer(pretrain.app, name="pretrain")
+app.command("reproduce")(reproduce.reproduce)
 app.command("bench")(bench.bench)
 
 

@@ -64,11 +64,13 @@ PRESETS: dict[str, Shape] = {
 }
 
 
-def preset_shape(preset: str, overrides: Mapping[str, Any] | None = None) -> Shape:
+def preset_shape(
+    preset: str, overrides: Mapping[str, Any] | None = None, *, presets: Mapping[str, Shape] = PRESETS
+) -> Shape:
     """The shape called `preset` with some of its keys replaced; an unknown name or key names its nearest neighbour."""
-    if preset not in PRESETS:
-        near = difflib.get_close_matches(preset, PRESETS, n=1, cutoff=0.5)
-        cure = f"did you mean {near[0]!r}?" if near else f"known presets: {', '.join(PRESETS)}"
+    if preset not in presets:
+        near = difflib.get_close_matches(preset, presets, n=1, cutoff=0.5)
+        cure = f"did you mean {near[0]!r}?" if near else f"known presets: {', '.join(presets)}"
         raise ConfigError(f"unknown model preset {preset!r}; {cure}")
-    shape = PRESETS[preset]
+    shape = presets[preset]
     return type(shape).checked(shape.model_dump() | dict(overrides or {}), origin=f"model preset {preset!r}")

@@ -16,7 +16,7 @@ class TrainLMConfig(Config):
     kind: Literal["lm", "ralm", "balm"] = Field(
         "lm",
         description="lm: one network. ralm: the product of the frozen `base` and a network of this shape (deng2020 "
-        "eq. 6). balm: one network of this shape, widened until it has the parameters of `base` and that shape together.",
+        "eq. 6). balm: one network of this shape, widened to the parameters of `base` and that shape together.",
     )
     base: str | None = Field(None, description="The base model (folder or name) of a ralm or balm.")
     preset: str = Field("tiny", description="Shape of the network: tiny, mini, small, big, huge, conv, …")

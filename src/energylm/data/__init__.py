@@ -10,4 +10,6 @@
 `shards`      tokens on disk, written whole or not at all; `draft` what an unfinished build has done
 `manifest`    what a corpus folder says about itself
 `corpus`      a corpus folder, opened; `windows` an index over it; `affix` which part of a window is generated
+`negatives`   a folder of generated continuations, opened; `negatives_manifest` its provenance, `negatives_draft` while
+              it is made, `negatives_shards` its files, `negatives_contrast` real text beside generated
 """

@@ -5,8 +5,9 @@ A plot keeps its numbers, so that `results.json` holds what the picture shows an
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 FIGURE_INCHES = (7.0, 3.6)
@@ -36,6 +37,7 @@ class LinePlot:
     series: Sequence[Series]
     x_label: str
     y_label: str
+    log_x: bool = False  # equal ratios at equal distances
 
     def record(self) -> dict[str, Any]:
         """The numbers for JSON, which has no NaN: a gap is null."""
@@ -43,7 +45,7 @@ class LinePlot:
             {"name": line.name, "x": list(line.x), "y": [y if math.isfinite(y) else None for y in line.y]}
             for line in self.series
         ]
-        return {"x_label": self.x_label, "y_label": self.y_label, "series": series}
+        return {"x_label": self.x_label, "y_label": self.y_label, "log_x": self.log_x, "series": series}
 
     def png(self) -> bytes:
         """The same bytes for the same numbers: no date and no version inside."""
@@ -62,6 +64,7 @@ class LinePlot:
                 marker="o" if len(line.x) <= 20 else None,  # a line of one point is invisible without its marker
                 markersize=4,
             )
+        axes.set_xscale("log" if self.log_x else "linear")
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
         axes.spines[["top", "right"]].set_visible(False)
@@ -83,3 +86,16 @@ def loss_plot(
         if points
     ]
     return LinePlot(series, x_label="step", y_label=f"loss ({unit})")
+
+
+def histogram_plot(edges: Sequence[float], counts: Mapping[str, Sequence[int]], *, x_label: str) -> LinePlot:
+    """Outlines of histograms over common bins, each of area one, so that samples of any size can be compared."""
+    series = []
+    for name, of_bins in counts.items():
+        total = max(sum(of_bins), 1)
+        heights = [
+            count / total / (right - left) for count, (left, right) in zip(of_bins, pairwise(edges), strict=True)
+        ]
+        x = [edge for edge in edges for _ in range(2)]
+        series.append(Series(name, x, [0.0, *(height for height in heights for _ in range(2)), 0.0]))
+    return LinePlot(series, x_label=x_label, y_label="density")

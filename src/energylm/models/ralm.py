@@ -3,12 +3,12 @@
     log P_RALM(x_t | x_<t) = log P_LM(x_t | x_<t) + log P_φ(x_t | x_<t) − log Σ_v P_LM(v | x_<t) P_φ(v | x_<t)
 
 Deng et al. 2020, eq. 6; the constant that the paper does not write out is a log-sum-exp over the vocabulary, one for
-each context. The logits here are the sum of both networks' logits: the softmax that every reader of logits takes is that
-constant, and the networks' own normalisers cancel in it. Only φ learns, by exact maximum likelihood. An untrained φ is
-nearly uniform, so training starts at the base model.
+each context. The logits here are the sum of both networks' logits: the softmax that every reader of logits takes is
+that constant, and the networks' own normalisers cancel in it. Only φ learns, by exact maximum likelihood. An untrained
+φ is nearly uniform, so training starts at the base model.
 
-Use it     as the auto-regressive twin of a residual energy with as many parameters: it differs from the joint model with
-           a causal energy in nothing but local normalisation and the way it is trained.
+Use it     as the auto-regressive twin of a residual energy with as many parameters: it differs from the joint model
+           with a causal energy in nothing but local normalisation and the way it is trained.
 Relations  `product_decoder` samples from it; `training.language_model_task` trains it like any other language model.
 """
 
@@ -57,7 +57,7 @@ class RalmLM(PreTrainedModel):
         sizes = [network.config.get_text_config().vocab_size for network in (base, residual)]
         if sizes[0] != sizes[1]:
             raise VocabularyMismatch(
-                f"the base model knows {sizes[0]:,} tokens but the residual {sizes[1]:,}; a product needs one vocabulary"
+                f"the base knows {sizes[0]:,} tokens but the residual {sizes[1]:,}; a product needs one vocabulary"
             )
         lengths = [getattr(n.config.get_text_config(), "max_position_embeddings", None) for n in (base, residual)]
         config = RalmConfig(
@@ -74,7 +74,7 @@ class RalmLM(PreTrainedModel):
         return product.train(residual.training)
 
     def train(self, mode: bool = True) -> Self:
-        """The base model stays frozen, and out of training mode: dropout would change the distribution it stands for."""
+        """The base model stays frozen and out of training mode: dropout would change the distribution it stands for."""
         super().train(mode)
         self.base.eval().requires_grad_(False)  # loading from a folder makes all parameters trainable again
         return self

@@ -19,7 +19,11 @@ def block_weights(logits_RV: Tensor, largest_R1: Tensor) -> Tensor:
     """(R, ⌈V/64⌉) float64: Σ exp(logit − largest) over each block, a slice of rows at a time."""
     rows_a_slice = max(1, SLICE_ELEMENTS // logits_RV.shape[1])
     parts = [
-        as_blocks((logits - largest).exp_(), fill=0.0).sum(-1)
-        for logits, largest in zip(logits_RV.split(rows_a_slice), largest_R1.split(rows_a_slice), strict=True)
+        as_blocks((logits_RV[rows] - largest_R1[rows]).exp_(), fill=0.0).sum(-1)
+        for rows in _slices(len(logits_RV), rows_a_slice)
     ]
     return torch.cat(parts).double()
+
+
+def _slices(size: int, step: int) -> list[slice]:
+    return [slice(start, start + step) for start in range(0, size, step)]

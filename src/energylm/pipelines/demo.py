@@ -1,41 +1,61 @@
-"""The story so far on the built-in corpus: tokenise, train a tiny language model, measure it, sample from it, report.
+"""The whole story on the built-in corpus: language model, negatives, energy, perplexity interval, samples, report.
 
 Each step is the pipeline that the user's own commands call, in one output folder, so a second run does only what is
 missing and an interrupted one continues:
 
-    corpus/   token shards        lm/   the training run        report.html, results.json, results.md, loss.png
+    corpus/   token shards      lm/   the language model      negatives/   what it wrote      energy/   the energy
+    report.html, results.json, results.md and plots
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.residual_model import ResidualModel
 from energylm.config.corpus import CorpusConfig
-from energylm.config.demo import DemoConfig
+from energylm.config.demo import ENCODER, DemoConfig
+from energylm.config.energy import TEXT, TOKENS
+from energylm.config.generate import JointSampling
+from energylm.config.negatives import NegativesConfig
+from energylm.config.perplexity import PerplexityConfig
 from energylm.config.sampling import Truncation
+from energylm.config.train_energy import (
+    EnergyCheckpoints,
+    EnergyOptimizer,
+    EnergyTraining,
+    EnergyValidation,
+    TrainEnergyConfig,
+)
 from energylm.config.train_lm import TrainLMConfig
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
 from energylm.data.corpus import Corpus
 from energylm.data.splits import SPLITS
-from energylm.data.windows import Windows
-from energylm.estimators.perplexity import Perplexity
+from energylm.errors import ModelError
+from energylm.evaluation.joint_report import joint_sections
 from energylm.evaluation.plots import loss_plot
 from energylm.evaluation.report import Numbers, Plot, Sample, Samples, Section, Text, write_report
 from energylm.evaluation.tables import Table
 from energylm.pipelines.build_corpus import build_corpus
+from energylm.pipelines.get_model import get_model
+from energylm.pipelines.joint_model import load_joint
+from energylm.pipelines.negatives import make_negatives
+from energylm.pipelines.perplexity import PerplexityRun, run_perplexity
+from energylm.pipelines.train_energy import EnergyRun, train_energy
 from energylm.pipelines.train_lm import LMRun, train_lm
 from energylm.progress import say
 from energylm.training.journal import read_journal
 
-VALIDATIONS = 6  # points of the validation curve
-PROPOSALS = {"top-k 10": Truncation(top_k=10), "untruncated": Truncation()}
+VALIDATIONS = 5  # points of a validation curve
+SMALL_ENCODER = "bit-tiny"
+TOP_K = Truncation(top_k=10)  # of the papers
 INTRODUCTION = """
-A byte-level tokenizer was trained on a corpus, a tiny language model was trained on its tokens for a minute or two, and
-these are its loss, its perplexity on documents it has not seen, and what it writes. Do not expect sense of a model this
-small after so short a time: it has picked up spelling, common phrases and some grammar.
+A tiny language model was trained on a corpus for a minute or two. It then continued beginnings from the corpus, and an
+energy, a second network that reads a whole passage and gives it one number, learned to tell the real continuations from
+those. Language model and energy together are the joint model: its perplexity is an interval, because its normaliser has
+to be estimated, and its text is chosen among candidates of the language model by their energies.
+
+Do not expect sense of a model this small after so short a time. What to look at is the distance between the language
+model's perplexity and the joint model's, and the effective sample size, which says how far the interval can be trusted:
+a weak language model rarely writes what the energy asks for, so a few of its samples carry most of the weight.
 
 Everything here came from commands that you can run on texts of your own; the last lines the demo printed name them.
 """.strip()
@@ -48,33 +68,36 @@ class Demo:
     report: Path
     corpus_folder: Path
     run: LMRun
-    perplexity: Table
+    energy: EnergyRun
+    perplexity: PerplexityRun
 
 
 def run_demo(config: DemoConfig, *, output: Path) -> Demo:
     """Make the demo in the folder `output`, or finish it."""
-    corpus_folder = output / "corpus"
-    say("1/3 corpus")
-    build_corpus(corpus_config(config), output=corpus_folder)
-    corpus = Corpus.open(corpus_folder)
-    say(f"2/3 language model: {config.preset}, {config.steps} steps")
+    corpus_folder, negatives_folder = output / "corpus", output / "negatives"
+    say("1/5 corpus")
+    build_corpus(CorpusConfig(sources=(config.source,), vocabulary_size=config.vocabulary_size), output=corpus_folder)
+    say(f"2/5 language model: {config.preset}, {config.steps} steps")
     run = train_lm(train_config(config, corpus_folder=corpus_folder), output=output / "lm")
-    say("3/3 perplexity, samples, report")
-    model = LanguageModel.from_pretrained(run.model)
-    perplexity = perplexity_table(validation_perplexity(model, corpus, config), vocabulary_size=corpus.vocabulary_size)
+    say(f"3/5 negatives: {config.energy.contexts:,} contexts, {config.energy.k} continuations each")
+    make_negatives(negatives_config(config, corpus_folder, run.model), output=negatives_folder)
+    energy_settings = energy_config(config, corpus_folder, negatives_folder)
+    say(f"4/5 energy: from {energy_settings.init}, reads {energy_settings.reads}, {config.energy.steps} steps")
+    energy = train_energy(energy_settings, output=output / "energy")
+    say("5/5 perplexity interval, samples, report")
+    measured = run_perplexity(perplexity_config(config, corpus_folder, run.model, energy.model))
+    joint = load_joint(str(run.model), str(energy.model))
     sections: list[Section] = [
         Text("What this is", INTRODUCTION),
-        Numbers("Corpus", corpus_table(corpus)),
-        loss_section(run),
-        Numbers("Perplexity on unseen documents", perplexity),
-        Samples("Samples", draw_samples(model, config)),
+        Numbers("Corpus", corpus_table(Corpus.open(corpus_folder))),
+        loss_section("Loss of the language model", run.journal),
+        loss_section("Loss of the energy", energy.folder / "journal.jsonl"),
+        Numbers("The energy on contexts it has not seen", energy_table(energy)),
+        *joint_sections(measured.table, measured.joint, measured.by_samples, None),
+        Samples("Samples", draw_samples(joint, config)),
     ]
     report = write_report(output, title="energylm demo", sections=sections)
-    return Demo(report, corpus_folder, run, perplexity)
-
-
-def corpus_config(config: DemoConfig) -> CorpusConfig:
-    return CorpusConfig(sources=(config.source,), vocabulary_size=config.vocabulary_size)
+    return Demo(report, corpus_folder, run, energy, measured)
 
 
 def train_config(config: DemoConfig, *, corpus_folder: Path) -> TrainLMConfig:
@@ -95,6 +118,55 @@ def train_config(config: DemoConfig, *, corpus_folder: Path) -> TrainLMConfig:
     )
 
 
+def negatives_config(config: DemoConfig, corpus_folder: Path, model: Path) -> NegativesConfig:
+    return NegativesConfig(
+        corpus=str(corpus_folder),
+        lm=str(model),
+        k=config.energy.k,
+        length=config.energy.context + config.energy.generated,
+        context_lengths=(config.energy.context,),
+        contexts=config.energy.contexts,
+        seed=config.seed,
+    )
+
+
+def energy_config(config: DemoConfig, corpus_folder: Path, negatives_folder: Path) -> TrainEnergyConfig:
+    init = config.energy.init or _encoder()
+    every_steps = max(1, config.energy.steps // VALIDATIONS)
+    return TrainEnergyConfig(
+        negatives=str(negatives_folder),
+        corpus=str(corpus_folder),
+        init=init,
+        reads=TEXT if init == ENCODER else TOKENS,
+        validation_contexts=256,
+        validation_negatives=1,
+        training=EnergyTraining(
+            seed=config.seed,
+            steps=config.energy.steps,
+            global_batch=config.energy.batch,
+            optimizer=EnergyOptimizer(learning_rate=config.energy.learning_rate),
+            validation=EnergyValidation(every_steps=every_steps),
+            checkpoint=EnergyCheckpoints(every_steps=every_steps, keep=1),
+        ),
+    )
+
+
+def perplexity_config(config: DemoConfig, corpus_folder: Path, model: Path, energy: Path) -> PerplexityConfig:
+    return PerplexityConfig(
+        language_model=str(model),
+        energy=str(energy),
+        source=str(corpus_folder),
+        split="test",
+        documents="packed",
+        length=config.energy.context + config.energy.generated,
+        prefix=config.energy.context,
+        contexts=config.energy.measured_contexts,
+        n=config.energy.samples,
+        by_samples=True,
+        seed=config.seed,
+    )
+
+
 def corpus_table(corpus: Corpus) -> Table:
     counts = [corpus.manifest.splits[split] for split in SPLITS]
     rows = [[split, c.documents, c.tokens, c.bytes] for split, c in zip(SPLITS, counts, strict=True)]
@@ -106,57 +178,53 @@ def corpus_table(corpus: Corpus) -> Table:
     )
 
 
-def loss_section(run: LMRun) -> Plot:
-    journal = read_journal(run.journal)
+def loss_section(title: str, journal_file: Path) -> Plot:
+    journal = read_journal(journal_file)
     train = [(line["step"], line["loss"]) for line in journal if "loss" in line]
     validation = [(line["step"], line["validation_loss"]) for line in journal if "validation_loss" in line]
     first, last = validation[0], validation[-1]
     alt = (
-        f"Loss in nats per token over training steps. Validation loss goes from {first[1]:.2f} at step {first[0]} "
+        f"Loss in nats over training steps. Validation loss goes from {first[1]:.2f} at step {first[0]} "
         f"to {last[1]:.2f} at step {last[0]}; training loss goes from {train[0][1]:.2f} to {train[-1][1]:.2f}."
     )
-    return Plot("Loss", loss_plot(train, validation), alt=alt)
+    return Plot(title, loss_plot(train, validation), alt=alt)
 
 
-def validation_perplexity(model: LanguageModel, corpus: Corpus, config: DemoConfig) -> Perplexity:
-    """Over windows spread evenly over the validation split, the first token of each given."""
-    windows = Windows(corpus, "valid", length=config.window)
-    wanted = min(config.validation_windows, len(windows))
-    tokens_BT = windows.gather(np.arange(wanted, dtype=np.int64) * len(windows) // wanted)
-    return model.perplexity(tokens_BT.tolist(), prefix_tokens=1)
-
-
-def perplexity_table(measured: Perplexity, *, vocabulary_size: int) -> Table:
-    """The model beside the guess that knows nothing, so that a number means something to a newcomer."""
-    nats = math.log(vocabulary_size)
-    uniform_bits = nats * measured.tokens / (math.log(2) * measured.bytes) if measured.bytes else None
+def energy_table(energy: EnergyRun) -> Table:
     return Table(
-        ["model", "perplexity", "standard error", "nats per token", "bits per byte"],
+        ["what", "value"],
         [
-            ["all tokens equally likely", float(vocabulary_size), None, nats, uniform_bits],
-            [
-                "language model",
-                measured.value,
-                measured.standard_error,
-                measured.nats_per_token,
-                measured.bits_per_byte,
-            ],
+            ["accuracy, real against generated", energy.accuracy],
+            ["loss before calibration, nats a context", energy.loss_before_calibration],
+            ["loss after calibration", energy.loss_after_calibration],
+            ["calibration: scale", energy.scale],
+            ["calibration: shift", energy.shift],
         ],
-        convention=f"{measured.sequences} packed windows of documents not trained on, {measured.tokens:,} tokens, "
-        f"end-of-text between documents counted; {measured.convention}",
+        convention=f"{energy.contexts} contexts held out from training and from calibration; an energy that knows "
+        "nothing has an accuracy of 0.5 and a loss of 1.386",
     )
 
 
-def draw_samples(model: LanguageModel, config: DemoConfig) -> list[Sample]:
-    """One continuation of each prompt by each proposal."""
-    drawn = {
-        name: model.sample(
-            config.prompts, max_new_tokens=config.new_tokens, truncation=truncation, stop_at_eos=False, seed=config.seed
-        )
-        for name, truncation in PROPOSALS.items()
-    }
-    return [
-        Sample(label=name, prompt=prompt, continuation=drawn[name].texts[number][0])
-        for number, prompt in enumerate(config.prompts)
-        for name in PROPOSALS
-    ]
+def draw_samples(joint: ResidualModel, config: DemoConfig) -> list[Sample]:
+    """Of each prompt one continuation by the language model and one by the joint model, from the same proposal."""
+    options = JointSampling(
+        n=config.energy.candidates, max_new_tokens=config.new_tokens, truncation=TOP_K, stop_at_eos=False
+    )
+    drawn = joint.sample_batch(list(config.prompts), options, seed=config.seed)
+    samples = []
+    for prompt, sample in zip(config.prompts, drawn, strict=True):
+        chosen = f"joint: 1 of {options.n} by energy (ESS {sample.ess:.1f})"
+        samples.append(Sample(label="language model", prompt=prompt, continuation=sample.candidates[0]))
+        samples.append(Sample(label=chosen, prompt=prompt, continuation=sample.text))
+    return samples
+
+
+def _encoder() -> str:
+    """The pretrained encoder, fetched if need be; a small network from scratch where it cannot be had."""
+    try:
+        get_model(ENCODER)
+        return ENCODER
+    except ModelError as error:
+        say(f"energylm: {error}")
+        say(f"energylm: so the energy starts from random weights ({SMALL_ENCODER}) and will learn less")
+        return SMALL_ENCODER

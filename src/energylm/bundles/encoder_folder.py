@@ -1,0 +1,46 @@
+"""An encoder out of a model folder or the hub: the network below any output layer, in float32 and evaluation mode."""
+
+import inspect
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+from energylm.bundles.model_folder import check_files, quiet_transformers
+from energylm.errors import ModelError
+
+
+def load_encoder(location: Path | str, *, device: torch.device) -> PreTrainedModel:
+    """The base model of a language model, a masked model or an encoder; anything less is an error that says why."""
+    if isinstance(location, Path):
+        check_files(location)
+    try:
+        with quiet_transformers():
+            config = AutoConfig.from_pretrained(location)
+            encoder, loading = AutoModel.from_pretrained(
+                location,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                output_loading_info=True,
+                **_without_pooler(config),
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:  # for names, files and shapes
+        reason = " ".join(str(error).split())
+        raise ModelError(
+            f"{str(location)!r} cannot be loaded as an encoder with safetensors weights ({reason:.200}); "
+            "give a model folder, a known model (`energylm models list`) or a hub name"
+        ) from None
+    if config.is_encoder_decoder:
+        raise ModelError(f"{str(location)!r} is an encoder-decoder ({config.model_type}); give a model of one stack")
+    if loading["missing_keys"]:
+        raise ModelError(f"{str(location)!r} lacks {min(loading['missing_keys'])}, so it is no whole encoder")
+    return encoder.to(device).eval()
+
+
+def _without_pooler(config: object) -> dict[str, bool]:
+    """BERT's relatives carry a layer over the first token that no energy uses; distributed training stops at that."""
+    network_class = AutoModel._model_mapping.get(type(config), None)
+    has_pooler = network_class is not None and "add_pooling_layer" in inspect.signature(network_class).parameters
+    return {"add_pooling_layer": False} if has_pooler else {}

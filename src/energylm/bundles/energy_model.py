@@ -1,0 +1,231 @@
+"""An energy as people use it: folders, text, calibration. `energylm.EnergyModel`.
+
+    E(x) = scale · raw(x) + shift           lower = likelier; the calibration is fitted after training, 1 and 0 before
+
+It reads *tokens*, where its tokenizer is the language model's, or *text*: sequences are decoded with the language
+model's tokenizer (special tokens left out) and encoded with its own, so that any encoder goes with any language model.
+Real and drawn sequences take the same way. `bind` gives a joint model the energy as a function of token ids either way.
+
+Relations  `energies.pooled` is the network, `energy_reading` the micro-batches, `text_reading` the way from text.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from energylm.bundles import energy_reading
+from energylm.bundles.encoder_folder import load_encoder
+from energylm.bundles.known_models import locate
+from energylm.bundles.model_folder import (
+    check_vocabularies,
+    new_model_folder,
+    quiet_transformers,
+    read_manifest,
+    write_manifest,
+)
+from energylm.bundles.text_reading import TextReader
+from energylm.config.energy import BIT, MEAN, REFUSE, TEXT, TOKENS, UNIT, EnergyKind, LongTexts, Pooling, Reads
+from energylm.config.models import RIGHT_TO_LEFT
+from energylm.contracts import ContinuationEnergy
+from energylm.contracts import LanguageModel as LanguageModelContract
+from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
+from energylm.energies.pooled import PooledEnergy, attends_causally
+from energylm.errors import ModelError, VocabularyMismatch
+
+KIND = "energy"
+HEAD_FILE = "head.safetensors"
+
+
+class EnergyModel:
+    """`contracts.ContinuationEnergy` that also reads text and folders.
+
+    `provenance` tells what it was trained against: `loss` (`config.energy.NCE` alone gives log-ratios), the hash of the
+    generator's weights, the corpus.
+    """
+
+    def __init__(
+        self,
+        network: PooledEnergy,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        reads: Reads = TOKENS,
+        long_texts: LongTexts = REFUSE,
+        scale: float = 1.0,
+        shift: float = 0.0,
+        name: str = "unnamed",
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_vocabularies(name, tokenizer=len(tokenizer), network=network.vocabulary_size)
+        self.network, self.tokenizer, self.reads, self.long_texts = network, tokenizer, reads, long_texts
+        self.scale, self.shift, self.name, self.provenance = scale, shift, name, dict(provenance or {})
+        self._reader = TextReader(
+            tokenizer, special_tokens=reads == TEXT, max_tokens=network.max_tokens, long_texts=long_texts
+        )
+
+    @classmethod
+    def from_encoder(
+        cls,
+        path_or_name: str | Path,
+        *,
+        kind: EnergyKind | None = None,
+        pooling: Pooling = MEAN,
+        reads: Reads = TOKENS,
+        long_texts: LongTexts = REFUSE,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """An energy to be trained: the body of a language model (UniT), of a masked model or an encoder (BiT), from a
+        folder, a known model or the hub, under a new projection. `kind` only checks that the body is what was meant."""
+        location = _located(path_or_name)
+        manifest = read_manifest(location) if isinstance(location, Path) else {}
+        if manifest.get("direction") == RIGHT_TO_LEFT:
+            raise ModelError(f"{location} reads right-to-left, but energies read text as it stands; give another model")
+        encoder = load_encoder(location, device=_device(device))
+        found = UNIT if attends_causally(encoder) else BIT
+        if kind not in (None, found):
+            attention = {UNIT: "causal", BIT: "bidirectional"}
+            raise ModelError(
+                f"kind {kind!r} needs a {attention[kind]} encoder, but {path_or_name} is {attention[found]}; "
+                f"give another encoder, or kind {found!r}"
+            )
+        name = manifest.get("name", Path(location).name)
+        return cls(
+            PooledEnergy(encoder, kind=found, pooling=pooling, seed=seed).eval(),
+            load_tokenizer(location),
+            reads=reads,
+            long_texts=long_texts,
+            name=name,
+            provenance={"encoder": {"name": name, "weights": manifest.get("weights", {})}},
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | Path, *, device: torch.device | str | None = None, calibrated: bool = True
+    ) -> Self:
+        """The energy that `save_pretrained` wrote; without calibration where the raw numbers are wanted."""
+        location = _located(folder)
+        manifest = read_manifest(location) if isinstance(location, Path) else {}
+        if manifest.get("kind") != KIND:
+            raise ModelError(f"{folder} holds no energy; train one with `energylm energy train`, or give its folder")
+        encoder = load_encoder(location, device=_device(device))
+        network = PooledEnergy(encoder, kind=manifest["energy_kind"], pooling=manifest["pooling"])
+        network.head.load_state_dict(load_file(location / HEAD_FILE))
+        return cls(
+            network.eval(),
+            load_tokenizer(location),
+            reads=manifest["reads"],
+            long_texts=manifest["long_texts"],
+            scale=manifest["scale"] if calibrated else 1.0,
+            shift=manifest["shift"] if calibrated else 0.0,
+            name=manifest["name"],
+            provenance=manifest["provenance"],
+        )
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write encoder (which transformers' AutoModel reads, too), projection, tokenizer and manifest."""
+        facts = {
+            "name": self.name,
+            "energy_kind": self.network.kind,
+            "pooling": self.network.pooling,
+            "reads": self.reads,
+            "long_texts": self.long_texts,
+            "scale": self.scale,
+            "shift": self.shift,
+            "vocabulary_size": self.vocabulary_size,
+        }
+        with new_model_folder(folder) as temporary:
+            with quiet_transformers():
+                self.network.encoder.save_pretrained(temporary)
+                self.tokenizer.save_pretrained(temporary)
+            save_file(self.network.head.state_dict(), temporary / HEAD_FILE)
+            write_manifest(temporary, kind=KIND, facts=facts, provenance=self.provenance)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.network.vocabulary_size
+
+    def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B,) energies of right-padded sequences of this energy's own token ids."""
+        return self._calibrated(energy_reading.sequence_energies(self.network, tokens_BT, lengths_B))
+
+    def continuation_energies(
+        self, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+    ) -> Tensor:
+        """(B, N) energies of each context with each of its continuations; a causal encoder reads each context once."""
+        return self._calibrated(energy_reading.continuation_energies(self.network, contexts, tokens_BNT, lengths_BN))
+
+    def text_energies(self, texts: Sequence[str]) -> Tensor:
+        """(B,) energies of texts."""
+        return self.energies(*self.encode_texts(texts))
+
+    def encode_texts(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The right-padded ids (B, T) and lengths (B,) that `text_energies` reads."""
+        return self._reader.read(texts)
+
+    def _calibrated(self, raw: Tensor) -> Tensor:
+        energies = self.scale * raw + self.shift
+        if not energies.isfinite().all():
+            bad = energies[~energies.isfinite()]
+            raise ModelError(
+                f"{len(bad):,} of {energies.numel():,} energies of {self.name} are not finite (the first is "
+                f"{float(bad[0])}); its weights or its calibration are damaged: train it again"
+            )
+        return energies
+
+
+def bind(energy: EnergyModel, lm: LanguageModelContract) -> ContinuationEnergy:
+    """`energy` as a function of `lm`'s token ids, whatever it reads."""
+    tokenizer = getattr(lm, "tokenizer", None)
+    if energy.reads == TEXT:
+        if tokenizer is None:
+            raise ModelError(f"{energy.name} reads text, but the language model has no tokenizer to write it with")
+        return TextBoundEnergy(energy, tokenizer)
+    is_same = tokenizer is not None and tokenizer_sha256(tokenizer) == tokenizer_sha256(energy.tokenizer)
+    if not is_same and (tokenizer is not None or lm.vocabulary_size != energy.vocabulary_size):
+        theirs = lm.vocabulary_size if tokenizer is None else len(tokenizer)
+        raise VocabularyMismatch(
+            f"the energy {energy.name} reads the {len(energy.tokenizer):,} tokens of its own tokenizer but the "
+            f"language model writes {theirs:,} of another; train an energy that reads text, or one on that tokenizer"
+        )
+    return energy
+
+
+class TextBoundEnergy:
+    """An energy that reads text, over the ids of another tokenizer."""
+
+    def __init__(self, energy: EnergyModel, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.energy, self._tokenizer = energy, tokenizer
+
+    def encode(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """The right-padded ids (B, T) and lengths (B,) that the energy's network reads for these sequences."""
+        return self.energy.encode_texts(
+            self._tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=True)
+        )
+
+    def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        rows = zip(tokens_BT.tolist(), lengths_B.tolist(), strict=True)
+        return self.energy.energies(*self.encode([row[:length] for row, length in rows]))
+
+    def continuation_energies(
+        self, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+    ) -> Tensor:
+        pieces = energy_reading.joined(contexts, tokens_BNT, lengths_BN)
+        return torch.cat([self.energies(*piece) for piece in pieces]).view(lengths_BN.shape)
+
+
+def _located(path_or_name: str | Path) -> Path | str:
+    location = locate(path_or_name)
+    if isinstance(location, Path) and location.is_file():
+        raise ModelError(
+            f"{location} is a file; give a model folder (LanguageModel.from_pretrained converts GGUF files)"
+        )
+    return location
+
+
+def _device(device: torch.device | str | None) -> torch.device:
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -1,0 +1,115 @@
+"""The joint model's next token, by marginalising the future of the base model's likeliest candidates.
+
+    P(v | x_<t) ∝ P_LM(v | x_<t) · A(x_<t, v)     A = E_{x' ~ P_LM(· | x_<t, v)} [exp(−E(x_<t, v, x'))], v a candidate
+                                                                                Deng et al. 2020, eq. 5 and app. A.1
+The paper looks at 128 candidates with 10,000 completions each, keeps the 10 likeliest and renormalises. A candidate
+that ends the sequence (the last position, or EOS) has no future: its A is exact. Drawing a text so costs candidates · n
+completions a token; it shows what the joint model prefers, `residual_sampling` is the way to write.
+"""
+
+import torch
+from torch import Tensor
+
+from energylm.bundles.joint_texts import Context, JointTexts
+from energylm.bundles.residual_measures import estimate_log_partition
+from energylm.bundles.residual_results import AutoregressiveSample, NextToken, NextTokenTable
+from energylm.bundles.weighted_draws import WeightedDraws
+from energylm.config.generate import NextTokens
+from energylm.numerics.truncation import top_k
+from energylm.randomness import derive_seed, row_keys
+from energylm.samplers.choices import RowChoices
+
+
+def next_token_table(
+    draws: WeightedDraws,
+    texts: JointTexts,
+    context: Context,
+    options: NextTokens,
+    *,
+    max_new_tokens: int,
+    stop_at_eos: bool,
+    seed: int,
+) -> NextTokenTable:
+    """The next of `max_new_tokens` tokens that are still to come."""
+    with torch.no_grad():
+        _, logits_1V = draws.lm.decoder().prefill([context.lm])
+    base_1K, ids_1K = top_k(logits_1V.double().cpu().log_softmax(-1), options.candidates)
+    base_K, ids = base_1K[0], ids_1K[0].tolist()
+    eos_token_id = draws.lm.eos_token_id if stop_at_eos else None
+    log_future_K, ess_K = _futures(
+        draws, context, ids, n=options.n, remaining=max_new_tokens - 1, eos_token_id=eos_token_id, seed=seed
+    )
+
+    def likeliest(log_prob_K: Tensor) -> list[NextToken]:
+        values, places = log_prob_K.topk(min(options.keep, len(ids)))
+        shares = values.softmax(0).tolist()
+        return [
+            NextToken(ids[place], texts.new_text(context, [ids[place]]), share)
+            for place, share in zip(places.tolist(), shares, strict=True)
+        ]
+
+    return NextTokenTable(
+        base=likeliest(base_K),
+        joint=likeliest(base_K + log_future_K),
+        base_mass=float(base_K.exp().sum()),
+        ess=ess_K.tolist(),
+        n=options.n,
+    )
+
+
+def sample_by_tokens(
+    draws: WeightedDraws,
+    texts: JointTexts,
+    context: Context,
+    options: NextTokens,
+    *,
+    max_new_tokens: int,
+    stop_at_eos: bool,
+    seed: int,
+) -> AutoregressiveSample:
+    """Top-k auto-regressive sampling: each token from the joint model's kept candidates."""
+    keys = row_keys(derive_seed(seed, "next token"), torch.zeros(1), torch.zeros(1))
+    choices = RowChoices(keys)
+    tokens: list[int] = []
+    tables: list[NextTokenTable] = []
+    while len(tokens) < max_new_tokens and not (stop_at_eos and tokens[-1:] == [draws.lm.eos_token_id]):
+        table = next_token_table(
+            draws,
+            texts,
+            context.extended(tokens),
+            options,
+            max_new_tokens=max_new_tokens - len(tokens),
+            stop_at_eos=stop_at_eos,
+            seed=derive_seed(seed, "completions", len(tokens)),
+        )
+        probability_1K = torch.tensor([[entry.probability for entry in table.joint]], dtype=torch.float64)
+        tokens.append(table.joint[int(choices.categorical(probability_1K.log()))].token)
+        tables.append(table)
+    return AutoregressiveSample(texts.new_text(context, tokens), tokens, tables)
+
+
+def _futures(
+    draws: WeightedDraws,
+    context: Context,
+    ids: list[int],
+    *,
+    n: int,
+    remaining: int,
+    eos_token_id: int | None,
+    seed: int,
+) -> tuple[Tensor, Tensor]:
+    """(K,) log A of every candidate and (K,) what its completions are worth; n where A is exact."""
+    tokens_1K1 = torch.tensor(ids)[None, :, None]
+    ends_K = torch.tensor([remaining == 0 or token == eos_token_id for token in ids])
+    log_future_K = torch.zeros(len(ids), dtype=torch.float64)
+    ess_K = torch.full_like(log_future_K, n)
+    if ends_K.any():
+        ending = tokens_1K1[:, ends_K]
+        log_future_K[ends_K] = -draws.energies([context], ending, torch.ones(ending.shape[:2], dtype=torch.int64))[0]
+    if not ends_K.all():
+        going_on = [context.extended([token]) for token, ends in zip(ids, ends_K.tolist(), strict=True) if not ends]
+        estimate = estimate_log_partition(
+            draws, going_on, n=n, max_new_tokens=remaining, eos_token_id=eos_token_id, seed=seed
+        )
+        log_future_K[~ends_K], ess_K[~ends_K] = estimate.lower, estimate.ess
+    return log_future_K, ess_K

@@ -1,0 +1,209 @@
+"""Measuring a joint model: log Z, perplexity and its interval, the same from fewer samples, the same by position.
+
+Texts are measured in blocks of contexts; of each context n scalars are kept while its block is worked on, and a few
+estimates afterwards. The samples of context i are those of the numbers (seed, i), so neither blocks nor a larger n
+change them, and the first n' of n are the very samples that n' alone would have drawn.
+
+Relations  the formulas stand in `estimators`; `weighted_draws` draws; `residual_model` is the face.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from energylm.bundles.joint_texts import Context, CutText, lm_token_log_probs
+from energylm.bundles.weighted_draws import WeightedDraws
+from energylm.errors import ConfigError, DataError
+from energylm.estimators.joint_perplexity import JointPerplexity, joined, joint_perplexity
+from energylm.estimators.log_partition import LogPartition, log_partition
+from energylm.estimators.position_perplexity import PositionPerplexity, position_perplexity
+from energylm.estimators.sampler_certificate import certified_log_prob
+from energylm.estimators.stepwise import last_step_log_prob, stepwise_log_probs
+from energylm.progress import progress
+from energylm.randomness import derive_seed
+
+LAST_TOKENS_AT_ONCE = 1024  # candidates for the last token whose energies are asked for together
+COUNTS_PER_TENFOLD = (1, 2, 5)
+
+
+def estimate_log_partition(
+    draws: WeightedDraws,
+    contexts: Sequence[Context],
+    *,
+    n: int,
+    max_new_tokens: int,
+    eos_token_id: int | None,
+    seed: int,
+    first_context: int = 0,
+) -> LogPartition:
+    """log Z of every context, between two estimates."""
+    _check_counts([n])
+    _check_some(contexts)
+    with progress("estimating log Z", total=len(contexts) * n * max_new_tokens, unit="token") as bar:
+        blocks = draws.blocks(
+            contexts,
+            n=n,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=eos_token_id,
+            seed=seed,
+            first_context=first_context,
+            progress=bar,
+        )
+        return joined([log_partition(log_weight_BN) for _, log_weight_BN in blocks])
+
+
+def measure_perplexity(
+    draws: WeightedDraws,
+    texts: Sequence[CutText],
+    *,
+    counts: Sequence[int],
+    max_new_tokens: int | None,
+    seed: int,
+    first_context: int,
+    convention: str,
+    caution: str | None,
+) -> list[JointPerplexity]:
+    """One result for each of `counts`, all from the same max(counts) samples a context.
+
+    With `max_new_tokens` lengths vary and end with EOS; without, each text has the horizon of its own length.
+    """
+    _check_counts(counts)
+    _check_some(texts)
+    n = max(counts)
+    lm_log_prob_B, energy_B = score_texts(draws, texts)
+    horizons = [max_new_tokens or len(text.continuation) for text in texts]
+    estimates: list[list[LogPartition]] = [[] for _ in counts]
+    certified: list[list[Tensor]] = [[] for _ in counts]
+    start = 0
+    with progress("measuring the joint model", total=n * sum(horizons), unit="token") as bar:
+        for horizon, run in groupby(horizons):
+            size = len(list(run))
+            for block, log_weight_BN in draws.blocks(
+                [text.context for text in texts[start : start + size]],
+                n=n,
+                max_new_tokens=horizon,
+                eos_token_id=None if max_new_tokens is None else draws.lm.eos_token_id,
+                seed=seed,
+                first_context=first_context + start,
+                progress=bar,
+            ):
+                here = slice(start + block.start, start + block.stop)
+                for place, count in enumerate(counts):
+                    pool_BN = log_weight_BN[:, :count]
+                    estimates[place].append(log_partition(pool_BN))
+                    certified[place].append(certified_log_prob(lm_log_prob_B[here], -energy_B[here], pool_BN))
+            start += size
+    sizes = [text.bytes for text in texts]
+    return [
+        joint_perplexity(
+            lm_log_prob_B,
+            energy_B,
+            joined(parts),
+            torch.cat(bounds),
+            torch.tensor([len(text.continuation) for text in texts]),
+            None if None in sizes else torch.tensor(sizes),
+            convention=convention,
+            caution=caution,
+        )
+        for parts, bounds in zip(estimates, certified, strict=True)
+    ]
+
+
+def score_texts(draws: WeightedDraws, texts: Sequence[CutText]) -> tuple[Tensor, Tensor]:
+    """(B,) log P_LM(x | c) and (B,) E(c, x), in float64."""
+    _check_some(texts)
+    rows = [torch.tensor(text.continuation) for text in texts]
+    tokens_B1T = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)[:, None]
+    lengths_B1 = torch.tensor([[len(row)] for row in rows])
+    energy_B1 = draws.energies([text.context for text in texts], tokens_B1T, lengths_B1)
+    return lm_token_log_probs(draws.lm, texts).sum(1), energy_B1[:, 0]
+
+
+def measure_positions(
+    draws: WeightedDraws,
+    texts: Sequence[CutText],
+    *,
+    n: int,
+    seed: int,
+    first_position: int,
+    convention: str,
+    caution: str | None,
+) -> PositionPerplexity:
+    """Eq. 5 at every position of equally long texts; the last position also exactly, over the whole vocabulary."""
+    _check_counts([n])
+    _check_some(texts)
+    lengths = {len(text.continuation) for text in texts}
+    if len(lengths) > 1:
+        raise DataError(
+            f"positions are compared over texts of one length, came {min(lengths)} to {max(lengths)} tokens after the "
+            "prefix; cut them into windows"
+        )
+    (horizon,) = lengths
+    futures = [
+        estimate_log_partition(
+            draws,
+            _contexts_at(texts, position),
+            n=n,
+            max_new_tokens=horizon - position,
+            eos_token_id=None,
+            seed=derive_seed(seed, "position", position),
+        )
+        for position in range(horizon)
+    ]
+    lm_log_prob_BT = lm_token_log_probs(draws.lm, texts)
+    _, energy_B = score_texts(draws, texts)
+    lower_BT, upper_BT = stepwise_log_probs(lm_log_prob_BT, -energy_B, futures)
+    return position_perplexity(
+        lm_log_prob_BT,
+        lower_BT,
+        upper_BT,
+        exact_last_log_probs(draws, texts),
+        futures,
+        first_position=first_position,
+        convention=convention,
+        caution=caution,
+    )
+
+
+@torch.no_grad()
+def exact_last_log_probs(draws: WeightedDraws, texts: Sequence[CutText]) -> Tensor:
+    """(B,) the joint model's log-probability of each text's last token given all before it, by enumeration."""
+    result = []
+    with progress("enumerating the last token", total=len(texts), unit="text") as bar:
+        for text, context in zip(texts, _contexts_at(texts, -1), strict=True):
+            _, logits_1V = draws.lm.decoder().prefill([context.lm])
+            last_1 = torch.tensor(text.continuation[-1:])
+            energies = [
+                draws.energies([context], tokens_K[None, :, None], torch.ones(1, len(tokens_K), dtype=torch.int64))
+                for tokens_K in torch.arange(logits_1V.shape[1]).split(LAST_TOKENS_AT_ONCE)
+            ]
+            lm_log_prob_1V = logits_1V.double().cpu().log_softmax(-1)
+            result.append(last_step_log_prob(lm_log_prob_1V, torch.cat(energies, dim=1), last_1))
+            bar.advance()
+    return torch.cat(result)
+
+
+def sample_counts(n: int) -> list[int]:
+    """2, 5, 10, 20, 50 … up to n itself: where the interval is looked at on its way."""
+    counts = [step * 10**power for power in range(len(str(n))) for step in COUNTS_PER_TENFOLD]
+    return [count for count in counts if 2 <= count < n] + [n]
+
+
+def _contexts_at(texts: Sequence[CutText], position: int) -> list[Context]:
+    return [text.context.extended(text.continuation[:position]) for text in texts]
+
+
+def _check_counts(counts: Sequence[int]) -> None:
+    """Before anything is drawn, since drawing takes long."""
+    if min(counts, default=0) < 2:
+        raise ConfigError(
+            f"the upper estimate of log Z needs at least 2 samples a context, came {min(counts, default=0)}; "
+            "ask for 1,000 or so"
+        )
+
+
+def _check_some(texts: Sequence[object]) -> None:
+    if not texts:
+        raise DataError("no text came; give at least one")

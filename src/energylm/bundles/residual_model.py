@@ -1,0 +1,250 @@
+"""A language model and an energy as one model of text: `energylm.ResidualModel`.
+
+    P(x | c) = P_LM(x | c) · exp(−E(c, x)) / Z(c)                                     Deng et al. 2020, eq. 1 and 2
+
+The language model stays as it is; the energy says how far it is wrong. Both may be models of this package, or anything
+that satisfies `contracts.LanguageModel` and `contracts.Energy` (tables, networks of your own).
+
+Contexts and texts are strings or lists of token ids. Lengths are fixed by default, as in the paper; where an
+end-of-sequence token may come first, measures take `max_new_tokens` as the cap and sampling stops there by itself.
+
+Relations  `residual_measures` measures, `residual_sampling` and `next_tokens` draw; the formulas are in `estimators`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+from torch import Tensor
+
+from energylm import contracts
+from energylm.bundles.joint_texts import JointTexts
+from energylm.bundles.meeting import caution_about, meet
+from energylm.bundles.next_tokens import next_token_table, sample_by_tokens
+from energylm.bundles.residual_folder import load_parts, save_parts
+from energylm.bundles.residual_measures import (
+    estimate_log_partition,
+    measure_perplexity,
+    measure_positions,
+    score_texts,
+)
+from energylm.bundles.residual_results import AutoregressiveSample, JointSample, NextTokenTable
+from energylm.bundles.residual_sampling import sample_joint
+from energylm.bundles.text_codec import Text, Texts
+from energylm.bundles.weighted_draws import WeightedDraws
+from energylm.config.generate import JointSampling, NextTokens
+from energylm.estimators.joint_perplexity import JointPerplexity
+from energylm.estimators.log_partition import LogPartition
+from energylm.estimators.position_perplexity import PositionPerplexity
+from energylm.progress import say
+from energylm.samplers.continuations import MEMORY_BUDGET_BYTES
+
+
+class ResidualModel:
+    """`ResidualModel(lm, energy)`. What is doubtful about a result stands in its `warning`, beginning with what the
+    caller knows against the pair (`caution`); the first warning is said aloud."""
+
+    def __init__(
+        self,
+        lm: contracts.LanguageModel,
+        energy: contracts.Energy,
+        *,
+        caution: str | None = None,
+        memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
+    ) -> None:
+        self.lm, self.energy = lm, energy
+        self._texts = JointTexts(lm)
+        self._draws = WeightedDraws(lm, meet(energy, lm), memory_budget_bytes=memory_budget_bytes)
+        self._caution = "; ".join(filter(None, (caution, caution_about(energy)))) or None
+        self._has_warned = False
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Self:
+        """The joint model that `save_pretrained` wrote."""
+        return cls(*load_parts(folder))
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write both models into `folder`, each a folder that its own `from_pretrained` reads."""
+        save_parts(self.lm, self.energy, folder)
+
+    def log_weights(self, texts: Texts, *, prefix_tokens: int, max_new_tokens: int | None = None) -> Tensor:
+        """(B,) the unnormalised log-probability log P_LM(x | c) − E(c, x) of each text after its prefix."""
+        cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
+        lm_log_prob_B, energy_B = score_texts(self._draws, cut)
+        return lm_log_prob_B - energy_B
+
+    def log_partition(
+        self,
+        contexts: Texts,
+        *,
+        n: int = 1000,
+        max_new_tokens: int,
+        stop_at_eos: bool = False,
+        seed: int = 0,
+        first_context: int = 0,
+    ) -> LogPartition:
+        """log Z of each context from n untruncated samples. Context i has the random numbers of first_context + i."""
+        estimate = estimate_log_partition(
+            self._draws,
+            self._texts.contexts(contexts),
+            n=n,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=self.lm.eos_token_id if stop_at_eos else None,
+            seed=seed,
+            first_context=first_context,
+        )
+        self._tell(estimate.warning)
+        return estimate
+
+    def perplexity(
+        self,
+        texts: Texts,
+        *,
+        prefix_tokens: int = 120,
+        n: int = 1000,
+        max_new_tokens: int | None = None,
+        seed: int = 0,
+        first_context: int = 0,
+    ) -> JointPerplexity:
+        """Base, joint interval and certified perplexity of what follows the first `prefix_tokens` of each text.
+
+        With `max_new_tokens` texts vary in length: each ends with EOS, which is scored, or is cut at that many tokens.
+        """
+        (result,) = self.perplexity_by_samples(
+            texts,
+            counts=[n],
+            prefix_tokens=prefix_tokens,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            first_context=first_context,
+        )
+        return result
+
+    def perplexity_by_samples(
+        self,
+        texts: Texts,
+        *,
+        counts: Sequence[int],
+        prefix_tokens: int = 120,
+        max_new_tokens: int | None = None,
+        seed: int = 0,
+        first_context: int = 0,
+    ) -> list[JointPerplexity]:
+        """The same for several numbers of samples, from one pool: the way the interval closes (fig. 2, left)."""
+        results = measure_perplexity(
+            self._draws,
+            self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens),
+            counts=counts,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            first_context=first_context,
+            convention=self._texts.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens),
+            caution=self._caution,
+        )
+        self._tell(max(results, key=lambda result: result.n).warning)
+        return results
+
+    def stepwise(self, texts: Texts, *, prefix_tokens: int = 120, n: int = 1000, seed: int = 0) -> PositionPerplexity:
+        """Perplexity at each position of equally long texts (eq. 5), the last one also exactly."""
+        result = measure_positions(
+            self._draws,
+            self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=None),
+            n=n,
+            seed=seed,
+            first_position=prefix_tokens + 1,
+            convention=self._texts.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=None),
+            caution=self._caution,
+        )
+        self._tell(result.warning)
+        return result
+
+    def sample(
+        self,
+        context: Text,
+        *,
+        n: int = 256,
+        max_new_tokens: int = 40,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        temperature: float = 1.0,
+        weights: Literal["paper", "corrected"] = "paper",
+        draws: int = 1,
+        chunks: int = 1,
+        context_tokens: int | None = None,
+        stop_at_eos: bool = True,
+        seed: int = 0,
+    ) -> JointSample:
+        """A continuation of `context` by algorithm 1; `config.generate.JointSampling` says what each option does."""
+        values = {
+            "n": n,
+            "max_new_tokens": max_new_tokens,
+            "truncation": {"top_k": top_k, "top_p": top_p, "temperature": temperature},
+            "weights": weights,
+            "draws": draws,
+            "chunks": chunks,
+            "context_tokens": context_tokens,
+            "stop_at_eos": stop_at_eos,
+        }
+        return self.sample_batch([context], JointSampling.checked(values, origin="joint sampling"), seed=seed)[0]
+
+    def sample_batch(
+        self, contexts: Texts, options: JointSampling, *, seed: int = 0, first_context: int = 0
+    ) -> list[JointSample]:
+        """A sample of each context; contexts travel together. Context i has the random numbers of first_context + i."""
+        samples = sample_joint(
+            self._draws,
+            self._texts,
+            self._texts.contexts(contexts),
+            options,
+            seed=seed,
+            first_context=first_context,
+            caution=self._caution,
+        )
+        self._tell(next((sample.warning for sample in samples if sample.warning), None))
+        return samples
+
+    def next_token_table(
+        self,
+        context: Text,
+        *,
+        max_new_tokens: int = 40,
+        candidates: int = 128,
+        n: int = 1000,
+        keep: int = 10,
+        stop_at_eos: bool = True,
+        seed: int = 0,
+    ) -> NextTokenTable:
+        """The likeliest first of `max_new_tokens` tokens, joint against base (app. A.1)."""
+        (given,) = self._texts.contexts([context])
+        options = NextTokens.checked({"candidates": candidates, "n": n, "keep": keep}, origin="next tokens")
+        table = next_token_table(
+            self._draws, self._texts, given, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
+        )
+        self._tell(table.warning)
+        return table
+
+    def sample_autoregressive(
+        self,
+        context: Text,
+        *,
+        max_new_tokens: int = 40,
+        candidates: int = 128,
+        n: int = 1000,
+        keep: int = 10,
+        stop_at_eos: bool = True,
+        seed: int = 0,
+    ) -> AutoregressiveSample:
+        """A continuation token by token from such tables: candidates · n completions for each token, so slow."""
+        (given,) = self._texts.contexts([context])
+        options = NextTokens.checked({"candidates": candidates, "n": n, "keep": keep}, origin="next tokens")
+        sample = sample_by_tokens(
+            self._draws, self._texts, given, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
+        )
+        self._tell(sample.warning)
+        return sample
+
+    def _tell(self, warning: str | None) -> None:
+        """Say the first warning of this model to the person at the terminal."""
+        if warning is not None and not self._has_warned:
+            self._has_warned = True
+            say(f"energylm: {warning}")

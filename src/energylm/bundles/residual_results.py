@@ -1,0 +1,164 @@
+"""What a joint model draws: texts with the weighted candidates they were chosen from, and next-token tables."""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from energylm.estimators.log_partition import TRUSTED_ESS
+from energylm.numerics.importance import effective_sample_size, normalized_log_weights
+
+
+@dataclass(frozen=True)
+class Pool:
+    """n weighted candidates to continue one context, and which of them were kept."""
+
+    tokens: Tensor  # (N, T) int64, 0 past the end
+    lengths: Tensor  # (N,) the end-of-sequence token counted
+    log_prob: Tensor  # (N,) under the language model
+    proposal_log_prob: Tensor  # (N,) under the truncated proposal
+    energy: Tensor  # (N,)
+    log_weight: Tensor  # (N,)
+    kept: list[int]  # the first has algorithm 1's law; the rest are what else the pool offers
+
+    def candidate(self, number: int) -> list[int]:
+        return self.tokens[number, : self.lengths[number]].tolist()
+
+    @property
+    def ess(self) -> float:
+        return float(effective_sample_size(self.log_weight))
+
+    @property
+    def largest_share(self) -> float:
+        return float(normalized_log_weights(self.log_weight).exp().max())
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("log_prob", "proposal_log_prob", "energy", "log_weight")
+        return {
+            "ess": self.ess,
+            "largest_share": self.largest_share,
+            "kept": self.kept,
+            "candidates": [self.candidate(number) for number in range(len(self.lengths))],
+            **{name: getattr(self, name).tolist() for name in names},
+        }
+
+
+@dataclass(frozen=True)
+class JointSample:
+    """Continuations of one context. What is asked of the candidates is answered for the last chunk."""
+
+    texts: list[str]  # one a draw, without the context
+    tokens: list[list[int]]
+    pools: list[Pool]  # one a chunk
+    new_text: Callable[[list[int]], str] = field(repr=False)  # candidates of the last chunk as text
+    caution: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The first draw: the one that has the law of algorithm 1."""
+        return self.texts[0]
+
+    @property
+    def candidates(self) -> list[str]:
+        """The text of every candidate."""
+        return [self.new_text(self.pools[-1].candidate(i)) for i in range(len(self.pools[-1].lengths))]
+
+    @property
+    def energies(self) -> Tensor:
+        return self.pools[-1].energy
+
+    @property
+    def log_weights(self) -> Tensor:
+        return self.pools[-1].log_weight
+
+    @property
+    def ess(self) -> float:
+        """Of the chunk where it is smallest."""
+        return min(pool.ess for pool in self.pools)
+
+    @property
+    def largest_share(self) -> float:
+        return max(pool.largest_share for pool in self.pools)
+
+    @property
+    def warning(self) -> str | None:
+        weak = None
+        if self.ess < TRUSTED_ESS:
+            weak = (
+                f"the {len(self.log_weights):,} candidates are worth {self.ess:.1f} independent ones: a few decide, "
+                "and the text's law lies between the language model's and the joint model's; draw more candidates"
+            )
+        return "; ".join(filter(None, (self.caution, weak))) or None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "texts": self.texts,
+            "tokens": self.tokens,
+            "ess": self.ess,
+            "largest_share": self.largest_share,
+            "warning": self.warning,
+            "chunks": [pool.to_json() for pool in self.pools],
+        }
+
+
+@dataclass(frozen=True)
+class NextToken:
+    token: int
+    text: str
+    probability: float  # among those that are kept
+
+
+@dataclass(frozen=True)
+class NextTokenTable:
+    """The likeliest next tokens of the base and of the joint model, each list renormalised."""
+
+    base: list[NextToken]
+    joint: list[NextToken]
+    base_mass: float  # what the base gives to all candidates looked at; the joint's rest is not seen
+    ess: list[float]  # of the completions of each candidate
+    n: int
+
+    @property
+    def warning(self) -> str | None:
+        weak = sum(ess < TRUSTED_ESS for ess in self.ess)
+        if not weak:
+            return None
+        return (
+            f"for {weak} of {len(self.ess)} candidates the {self.n:,} completions are worth fewer than {TRUSTED_ESS:g} "
+            "independent ones; draw more"
+        )
+
+    def rows(self, *, show: int = 5) -> list[dict[str, Any]]:
+        """The first `show` of each model, one JSON-able object a row."""
+        return [
+            {"model": model, "rank": rank, "token": entry.token, "text": entry.text, "probability": entry.probability}
+            for model, entries in (("base", self.base), ("joint", self.joint))
+            for rank, entry in enumerate(entries[:show])
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows(show=len(self.base)),
+            "base_mass": self.base_mass,
+            "n": self.n,
+            "median_ess": statistics.median(self.ess),
+            "warning": self.warning,
+        }
+
+
+@dataclass(frozen=True)
+class AutoregressiveSample:
+    """A text drawn token by token, with the table that each token came from."""
+
+    text: str
+    tokens: list[int]
+    tables: list[NextTokenTable]
+
+    @property
+    def warning(self) -> str | None:
+        return next((table.warning for table in self.tables if table.warning), None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"text": self.text, "tokens": self.tokens, "tables": [table.to_json() for table in self.tables]}

@@ -1,0 +1,130 @@
+"""Draws of a language model with the energy of each: what every estimate and every choice of a joint model is made of.
+
+    x_i ~ q(· | c)        E_i = E(c, x_i)        i = 1 … n
+
+Continuations come in micro-batches, are read by the energy and given up: `blocks` keeps n scalars a context, however
+long the continuations. It has no truncation, because a truncated proposal estimates another sum than log Z.
+
+Relations  `samplers.continuations` draws; `residual_measures` and `residual_sampling` use the weights.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from energylm import contracts
+from energylm.bundles.joint_texts import Context
+from energylm.config.sampling import Truncation
+from energylm.errors import ModelError
+from energylm.progress import Progress
+from energylm.samplers.continuations import MEMORY_BUDGET_BYTES, Piece, stream_continuations
+
+WEIGHTS_AT_ONCE = 1 << 20  # scalars kept before contexts are reduced to their estimates: 8 MB
+TOKENS_AT_ONCE = 1 << 14  # of a micro-batch for an energy that makes none of its own
+
+
+class WeightedDraws:
+    def __init__(
+        self,
+        lm: contracts.LanguageModel,
+        energy: contracts.Energy,
+        *,
+        memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
+    ) -> None:
+        self.lm, self.energy, self._memory_budget_bytes = lm, energy, memory_budget_bytes
+
+    def stream(
+        self,
+        contexts: Sequence[Context],
+        *,
+        n: int,
+        max_new_tokens: int,
+        truncation: Truncation,
+        eos_token_id: int | None,
+        seed: int,
+        first_context: int = 0,
+        progress: Progress | None = None,
+    ) -> Iterator[tuple[Piece, Tensor]]:
+        """Finished micro-batches of continuations and their energies (B, N)."""
+        for piece in stream_continuations(
+            self.lm.decoder(),
+            [context.lm for context in contexts],
+            n=n,
+            max_new_tokens=max_new_tokens,
+            truncation=truncation,
+            eos_token_id=eos_token_id,
+            seed=seed,
+            first_context=first_context,
+            memory_budget_bytes=self._memory_budget_bytes,
+            progress=progress,
+        ):
+            drawn = piece.continuations
+            yield piece, self.energies([contexts[i] for i in piece.contexts], drawn.tokens, drawn.lengths)
+
+    def blocks(
+        self,
+        contexts: Sequence[Context],
+        *,
+        n: int,
+        max_new_tokens: int,
+        eos_token_id: int | None,
+        seed: int,
+        first_context: int = 0,
+        progress: Progress | None = None,
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Log-weights −E (B, N) of the n untruncated draws of as many contexts at a time as memory holds, in order."""
+        together = max(1, WEIGHTS_AT_ONCE // n)
+        for start in range(0, len(contexts), together):
+            block = contexts[start : start + together]
+            log_weight_BN = torch.empty(len(block), n, dtype=torch.float64)
+            for piece, energy_BN in self.stream(
+                block,
+                n=n,
+                max_new_tokens=max_new_tokens,
+                truncation=Truncation(),
+                eos_token_id=eos_token_id,
+                seed=seed,
+                first_context=first_context + start,
+                progress=progress,
+            ):
+                log_weight_BN[torch.tensor(piece.contexts)[:, None], _indices(piece.copies)[None, :]] = -energy_BN
+            yield slice(start, start + len(block)), log_weight_BN
+
+    @torch.no_grad()
+    def energies(self, contexts: Sequence[Context], tokens_BNT: Tensor, lengths_BN: Tensor) -> Tensor:
+        """(B, N) float64: the energies of N continuations of each context; one that is not finite is an error."""
+        read = [context.energy for context in contexts]
+        # Sharing a prefix needs a prefix: where there is none, the continuations are whole sequences.
+        if isinstance(self.energy, contracts.ContinuationEnergy) and all(read):
+            energy_BN = self.energy.continuation_energies(read, tokens_BNT, lengths_BN)
+        else:
+            energy_BN = _whole_sequence_energies(self.energy, read, tokens_BNT, lengths_BN)
+        energy_BN = energy_BN.double().cpu()
+        if not energy_BN.isfinite().all():
+            raise ModelError(
+                f"{int((~energy_BN.isfinite()).sum())} of {energy_BN.numel()} energies are not finite (nan or "
+                "infinite); retrain or recalibrate the energy"
+            )
+        return energy_BN
+
+
+def _whole_sequence_energies(
+    energy: contracts.Energy, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+) -> Tensor:
+    """Context and continuation joined, a micro-batch of rows at a time."""
+    count, n, new = tokens_BNT.shape
+    given_B = torch.tensor([len(context) for context in contexts], device=tokens_BNT.device)
+    whole_BNT = tokens_BNT.new_zeros(count, n, int(given_B.max()) + new)
+    for row, context in enumerate(contexts):
+        whole_BNT[row, :, : len(context)] = tokens_BNT.new_tensor(context)
+        whole_BNT[row, :, len(context) : len(context) + new] = tokens_BNT[row]
+    rows = max(1, TOKENS_AT_ONCE // whole_BNT.shape[2])
+    batches = zip(
+        whole_BNT.flatten(0, 1).split(rows), (given_B[:, None] + lengths_BN).flatten().split(rows), strict=True
+    )
+    return torch.cat([energy.energies(tokens_RT, lengths_R) for tokens_RT, lengths_R in batches]).view(count, n)
+
+
+def _indices(copies: range) -> Tensor:
+    return torch.arange(copies.start, copies.stop)

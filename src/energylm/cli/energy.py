@@ -1,0 +1,116 @@
+"""`energylm energy train`: an energy from negatives."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Train an energy on a language model's residual.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `train` a subcommand, though it is the only one."""
+
+
+@app.command("train")
+def train(
+    negatives: Annotated[
+        str | None,
+        typer.Argument(help="A folder made by `energylm negatives`; may stand in --config instead."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The run folder; the energy is its subfolder model.")
+    ] = ...,
+    corpus: Annotated[str | None, typer.Option(help="The corpus folder that the negatives were made from.")] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(help="Start: a model folder, minilm-l6, a hub name, or a shape with random weights (bit-tiny)."),
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="unit (causal) or bit (bidirectional): checks that --init is what was meant.")
+    ] = None,
+    reads: Annotated[
+        str | None,
+        typer.Option(
+            help="tokens, or text for an encoder with its own tokenizer (default: tokens).", show_default=False
+        ),
+    ] = None,
+    validation: Annotated[
+        str | None, typer.Option(help="Negatives of another split to validate on; none = hold contexts out.")
+    ] = None,
+    lm: Annotated[str | None, typer.Option(help="Refuse negatives that this model did not write.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Published training settings, e.g. deng2020/joint-bit-base.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates (default: 1000).", show_default=False)] = None,
+    batch: Annotated[int | None, typer.Option(help="Contexts per update (default: 32).", show_default=False)] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="The highest learning rate (default: 1e-4).", show_default=False)
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Stop after this many validations without a lower loss; none = go on.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of weights, data order and dropout (default: 0).", show_default=False)
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with a TrainEnergyConfig.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any key, e.g. negatives_per_context=4 or training.micro_batch=8; repeatable."),
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; write nothing.")
+    ] = False,
+) -> None:
+    """Train an energy to tell a corpus from a language model's continuations of it, then calibrate and report it.
+
+    The weights with the lowest validation loss are kept. Killed runs go on where they stopped when run again; finished
+    ones are not repeated. Several processes: torchrun --nproc_per_node 2 -m energylm energy train …
+
+    Examples:
+
+      energylm energy train negatives/sotu --corpus corpora/sotu --init runs/tiny/model --output runs/unit
+
+      energylm energy train negatives/sotu --corpus corpora/sotu --init minilm-l6 --reads text --output runs/minilm
+
+      energylm energy train negatives/sotu --corpus corpora/sotu --init bit-base --preset deng2020/joint-bit-base -o bit
+    """
+    from energylm.config import load_config
+    from energylm.config.train_energy import TrainEnergyConfig
+
+    flags = {
+        "negatives": negatives,
+        "corpus": corpus,
+        "init": init,
+        "kind": kind,
+        "reads": reads,
+        "validation": validation,
+        "lm": lm,
+        "training.preset": preset,
+        "training.steps": steps,
+        "training.global_batch": batch,
+        "training.optimizer.learning_rate": learning_rate,
+        "training.validation.patience_evaluations": patience,
+        "training.seed": seed,
+    }
+    chosen = load_config(TrainEnergyConfig, config, settings=settings or (), overrides=flags)
+
+    from energylm.files import write_json
+    from energylm.pipelines.train_energy import plan_energy, train_energy
+
+    if dry_run:
+        typer.echo(plan_energy(chosen, output=output).describe(chosen, output))
+        return
+    run = train_energy(chosen, output=output)
+    if os.environ.get("RANK", "0") != "0":
+        return  # started by torchrun: one process speaks
+    typer.echo(
+        f"{run.model}: accuracy {run.accuracy:.1%}, loss {run.loss_after_calibration:.4f} "
+        f"({run.loss_before_calibration:.4f} before calibration, 1.3863 at chance) on {run.contexts:,} held-out "
+        f"contexts; scale {run.scale:.3g}, shift {run.shift:.3g}; step {run.best_step:,} of {run.steps:,}; {run.report}"
+    )
+    if json is not None:
+        write_json(json, run.to_json())

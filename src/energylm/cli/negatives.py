@@ -1,0 +1,105 @@
+"""`energylm negatives`: pre-generate continuations of a corpus's contexts."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def negatives(
+    corpus: Annotated[
+        str | None, typer.Argument(help="A corpus folder (`energylm corpus build`); may stand in --config instead.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The negatives folder to make.")] = ...,
+    lm: Annotated[
+        str | None,
+        typer.Option(help="The model that writes: a folder, a GGUF file, a known model or a hub name."),
+    ] = None,
+    k: Annotated[
+        int | None, typer.Option("-k", help="Continuations of each context (default: 16).", show_default=False)
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Tokens of context and continuation (default: 160).", show_default=False)
+    ] = None,
+    prefix: Annotated[
+        list[int] | None,
+        typer.Option(help="Tokens of context (default: 120); repeat it to draw one a window.", show_default=False),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train, valid or test (default: train).", show_default=False)
+    ] = None,
+    contexts: Annotated[int | None, typer.Option(help="How many contexts at most, at random; none = all.")] = None,
+    side: Annotated[
+        str | None,
+        typer.Option(help="suffix, or prefix for a right-to-left model (default: suffix).", show_default=False),
+    ] = None,
+    documents: Annotated[
+        str | None,
+        typer.Option(help="packed: windows may cross documents; within: they may not (default: packed)."),
+    ] = None,
+    stop_at_eos: Annotated[
+        bool | None,
+        typer.Option("--stop-at-eos", help="End continuations at end-of-text: varying length.", show_default=False),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; not for residual energies.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens that reach this probability.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Divide the logits by this before truncating.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same negatives (default: 0).", show_default=False)
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace negatives that were made otherwise.")] = False,
+    config: Annotated[Path | None, typer.Option(help="YAML file with a NegativesConfig.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any key, e.g. block_contexts=64; repeatable.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; write nothing.")
+    ] = False,
+) -> None:
+    """Let a language model continue contexts of a corpus, k times each: what an energy learns to tell from real text.
+
+    Parquet shards with the log-probability of every continuation. Killed runs go on where they stopped when run again;
+    finished ones are not repeated.
+
+    Examples:
+
+      energylm negatives corpora/sotu --lm runs/tiny/model --output negatives/sotu --contexts 2000
+
+      energylm negatives corpora/sotu --lm runs/tiny/model --output negatives/valid --split valid -k 4
+
+      energylm negatives corpora/news --lm runs/r2l/model --side prefix --prefix 120 --prefix 140 -o negatives/r2l
+    """
+    from energylm.config import load_config
+    from energylm.config.negatives import NegativesConfig
+
+    flags = {
+        "corpus": corpus,
+        "lm": lm,
+        "k": k,
+        "length": length,
+        "context_lengths": prefix or None,
+        "split": split,
+        "contexts": contexts,
+        "side": side,
+        "documents": documents,
+        "stop_at_eos": stop_at_eos,
+        "truncation.top_k": top_k,
+        "truncation.top_p": top_p,
+        "truncation.temperature": temperature,
+        "seed": seed,
+    }
+    chosen = load_config(NegativesConfig, config, settings=settings or (), overrides=flags)
+
+    from energylm.files import write_json
+    from energylm.pipelines.negatives import make_negatives, plan_negatives
+
+    if dry_run:
+        typer.echo(plan_negatives(chosen, output=output).describe(chosen, output))
+        return
+    run = make_negatives(chosen, output=output, overwrite=overwrite)
+    speed = "" if run.tokens_per_second is None else f", {run.tokens_per_second:,.0f} tokens/s"
+    made = run.manifest
+    typer.echo(f"{output}: {made.contexts:,} contexts × {chosen.k} continuations, {made.tokens:,} tokens{speed}")
+    if json is not None:
+        write_json(json, run.to_json())

@@ -1,0 +1,177 @@
+"""Recipes: a table or figure of a paper as data, in YAML under `recipes/<paper>/`.
+
+    steps     what is made, each from others:    base: {make: lm, config: {corpus: "@corpus", …}}
+    scales    mini (minutes on 2 CPU cores) and paper (the published sizes): corpora to choose from, and the settings of
+              each step that differ. A step that a scale does not name is not made at that scale.
+    report    tables and plots over the results:  "=bit.upper" is a path into what the step `bit` found
+    claims    the paper's findings as predicates over the same results
+
+A recipe is data: "@name" is where the step `name` left its product, "=a.b" is a number, and nothing can call anything.
+"""
+
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from energylm.config.base import Config, load_config
+from energylm.errors import ConfigError
+
+Scale = Literal["mini", "paper"]
+SCALES: tuple[Scale, ...] = ("mini", "paper")
+PRODUCT, VALUE = "@", "="  # how a string refers to a step's product and to a number of its result
+Cell = str | int | float | None
+
+
+class StepConfig(Config):
+    """One thing that is made."""
+
+    make: str = Field(description="What is made: corpus, lm, negatives, energy, perplexity …")
+    config: dict[str, Any] = Field({}, description="Settings that hold at every scale; '@step' is that step's product.")
+
+
+class ScaleConfig(Config):
+    """What a scale adds."""
+
+    minutes: float | None = Field(None, gt=0, description="About how long everything takes on 2 CPU cores.")
+    corpora: dict[str, dict[str, Any]] = Field(
+        {}, description="Settings of the step `corpus` by name; sources under ENERGYLM_DATA begin with `data:`."
+    )
+    steps: dict[str, dict[str, Any]] = Field({}, description="Settings of each step, laid over those for all scales.")
+
+
+class SeriesConfig(Config):
+    name: str
+    x: str = Field(description="A list in the results, e.g. =gain.positions.")
+    y: str
+
+
+class SectionConfig(Config):
+    """A part of the report: a table of given rows, a table of records in the results, or a plot."""
+
+    title: str
+    columns: tuple[str, ...] = Field((), description="Of a table; for records, their keys.")
+    rows: tuple[tuple[Cell, ...], ...] = Field((), description="Cells; '=path' is looked up in the results.")
+    records: str | None = Field(None, description="A list of objects in the results: one row each.")
+    convention: str = Field("", description="How the numbers were made; '=path' is looked up.")
+    series: tuple[SeriesConfig, ...] = Field((), description="Lines of a plot.")
+    x_label: str = ""
+    y_label: str = ""
+    log_x: bool = Field(False, description="Equal ratios at equal distances on the x axis of a plot.")
+    alt: str = Field("", description="What a plot shows, in words.")
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Self:
+        if sum(map(bool, (self.rows, self.records, self.series))) != 1:
+            raise ValueError(f"section {self.title!r} must have exactly one of rows, records and series")
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"section {self.title!r}: a row of {len(row)} cells, {len(self.columns)} columns")
+        return self
+
+
+class ClaimConfig(Config):
+    says: str = Field(description="The finding in words.")
+    holds_if: str = Field(description="A predicate over the results (evaluation.claims).")
+    published: str = Field("", description="What the paper prints for it.")
+
+
+class Shared(Config):
+    """Steps that several recipes of a paper use; a file of its own, named by their `uses`."""
+
+    steps: dict[str, StepConfig] = Field({}, description="What is made, by name.")
+    scales: dict[Scale, ScaleConfig] = Field({}, description="mini and paper.")
+
+
+class Recipe(Shared):
+    title: str
+    where: str = Field(description="Table, figure or section of the paper.")
+    about: str = Field(description="What is shown and how the mini scale differs.")
+    uses: str | None = Field(None, description="A file beside this one with shared steps.")
+    report: tuple[SectionConfig, ...] = Field(min_length=1)
+    claims: tuple[ClaimConfig, ...] = Field(min_length=1)
+
+    def steps_at(self, scale: Scale) -> dict[str, StepConfig]:
+        """The steps of a scale with its settings laid over the common ones."""
+        found = {}
+        for name, settings in self.scales[scale].steps.items():
+            step = self.steps[name]
+            found[name] = step.model_copy(update={"config": merged(step.config, settings)})
+        return found
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        for scale, settings in self.scales.items():
+            if unknown := [name for name in settings.steps if name not in self.steps]:
+                raise ValueError(f"scales.{scale}.steps names {unknown[0]!r}, which is no step")
+            for name, step in self.steps_at(scale).items():
+                for product in references(step.config, PRODUCT):
+                    if product not in settings.steps:
+                        raise ValueError(f"step {name!r} needs @{product}, which scale {scale} does not make")
+        return self
+
+
+def recipe_names() -> list[str]:
+    """All recipes as `paper/item`; files whose name begins with an underscore are shared parts."""
+    papers = sorted(folder for folder in _folder().iterdir() if folder.is_dir())
+    return [
+        f"{paper.name}/{file.stem}"
+        for paper in papers
+        for file in sorted(paper.glob("*.yaml"))
+        if not file.name.startswith("_")
+    ]
+
+
+def load_recipe(name: str) -> Recipe:
+    """A recipe of the package by its name, or a file of the user's own."""
+    if name.endswith(".yaml"):
+        return read_recipe(Path(name))
+    if name not in recipe_names():
+        raise ConfigError(f"unknown recipe {name!r}; known: {', '.join(recipe_names())}, or a file NAME.yaml")
+    return read_recipe(_folder() / f"{name}.yaml")
+
+
+def read_recipe(file: Path) -> Recipe:
+    """A recipe file with the shared file that it uses."""
+    partial = load_config(_Partial, file)
+    values: dict[str, Any] = partial.model_dump(exclude_unset=True)
+    if partial.uses is not None:
+        shared = load_config(Shared, file.parent / f"{partial.uses}.yaml")
+        values = merged(shared.model_dump(exclude_unset=True), values)
+    return Recipe.checked(values, origin=str(file))
+
+
+class _Partial(Recipe):
+    """A recipe file by itself, whose names may be those of the shared file."""
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        return self
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`, key by key at every depth."""
+    result = dict(below)
+    for key, value in above.items():
+        both_are_nested = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both_are_nested else value
+    return result
+
+
+def references(value: Any, sign: str) -> Iterator[str]:
+    """Everything that strings inside `value` refer to with `sign`."""
+    if isinstance(value, str):
+        if value.startswith(sign):
+            yield value.removeprefix(sign)
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from references(inner, sign)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from references(inner, sign)
+
+
+def _folder() -> Path:
+    return Path(str(files("energylm"))) / "recipes"

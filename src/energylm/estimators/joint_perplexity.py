@@ -1,0 +1,153 @@
+"""Perplexity of a residual model as an interval, and the certified perplexity of its sampler beside it.
+
+    log P(x | c) = log P_LM(x | c) − E(c, x) − log Z(c)                            Deng et al. 2020, eq. 2 and table 1
+
+`lower`      with T_n for log Z: too low in expectation, for every n: the optimistic end
+`upper`      with theorem 2's upper estimate: reaches log Z from above for large n only
+`certified`  of the text that importance resampling with n draws really writes: an upper bound for every n
+
+All three are totals over totals with standard errors over contexts, under one convention with the base model's.
+
+The interval is of *expectations*: the samples' own scatter comes on top, and is told as `sampling_error`.
+
+Relations  `log_partition`, `sampler_certificate`, `perplexity` are its parts; `position_perplexity` goes by position.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from energylm.estimators.log_partition import LogPartition
+from energylm.estimators.perplexity import Perplexity, perplexity
+
+
+@dataclass(frozen=True)
+class EffectiveSamples:
+    """How many independent samples the n weighted ones of a context are worth, over contexts."""
+
+    smallest: float
+    median: float
+    n: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"smallest": self.smallest, "median": self.median, "n": self.n}
+
+
+@dataclass(frozen=True)
+class JointPerplexity:
+    """Of B texts. `lower` and `upper` are the ends of the joint model's interval."""
+
+    base: Perplexity
+    optimistic: Perplexity  # the lower end, with its standard error
+    pessimistic: Perplexity  # the upper end
+    certified: Perplexity  # of the sampler
+    log_partition: LogPartition
+    lm_log_prob: Tensor  # (B,) log P_LM(x | c)
+    energy: Tensor  # (B,) E(c, x)
+    caution: str | None = None  # what is known against the energy before anything is measured
+
+    @property
+    def lower(self) -> float:
+        return self.optimistic.value
+
+    @property
+    def upper(self) -> float:
+        return self.pessimistic.value
+
+    @property
+    def sampling_error(self) -> float:
+        """By how much other samples would move the interval: one standard error, by the delta method."""
+        return self.lower * math.sqrt(float((self.log_partition.standard_error**2).sum())) / self.base.tokens
+
+    @property
+    def n(self) -> int:
+        return self.log_partition.n
+
+    @property
+    def bits_per_byte(self) -> tuple[float, float] | None:
+        """The same interval for comparison across tokenizers; None where no bytes are known."""
+        ends = self.optimistic.bits_per_byte, self.pessimistic.bits_per_byte
+        return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
+
+    @property
+    def ess(self) -> EffectiveSamples:
+        values = self.log_partition.ess.tolist()
+        return EffectiveSamples(smallest=min(values), median=statistics.median(values), n=self.n)
+
+    @property
+    def warning(self) -> str | None:
+        """What the user should know before trusting the interval; None if nothing."""
+        return "; ".join(filter(None, (self.caution, self.log_partition.warning))) or None
+
+    @property
+    def convention(self) -> str:
+        return (
+            f"{self.base.convention}; joint: {self.n:,} untruncated samples a context, from T_n (the optimistic end) "
+            "to the upper estimate, which is one for large n only; certified: text that importance resampling with as "
+            "many samples writes, valid for every n"
+        )
+
+    def summary(self) -> str:
+        """One line for people."""
+        return (
+            f"base {self.base.value:.4g}, joint {self.lower:.4g} to {self.upper:.4g} (sampling error "
+            f"{self.sampling_error:.2g}), certified {self.certified.value:.4g}; the {self.n:,} samples of a context "
+            f"are worth {self.ess.median:.3g} in the median, {self.ess.smallest:.3g} at least"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        ends = {"base": self.base, "lower": self.optimistic, "upper": self.pessimistic, "certified": self.certified}
+        return {
+            **{name: end.to_json() for name, end in ends.items()},
+            "n": self.n,
+            "sampling_error": self.sampling_error,
+            "ess": self.ess.to_json(),
+            "warning": self.warning,
+            "convention": self.convention,
+            "contexts": {
+                "lm_log_prob": self.lm_log_prob.tolist(),
+                "energy": self.energy.tolist(),
+                "log_partition": self.log_partition.to_json(),
+            },
+        }
+
+
+def joint_perplexity(
+    lm_log_prob_B: Tensor,
+    energy_B: Tensor,
+    estimate: LogPartition,
+    certified_log_prob_B: Tensor,
+    tokens_B: Tensor,
+    bytes_B: Tensor | None = None,
+    *,
+    convention: str,
+    caution: str | None = None,
+) -> JointPerplexity:
+    """The interval and its companions from what is known of B texts and their contexts."""
+    unnormalised_B = lm_log_prob_B.double() - energy_B.double()
+
+    def of(log_prob_B: Tensor) -> Perplexity:
+        return perplexity(log_prob_B, tokens_B, bytes_B, convention=convention)
+
+    return JointPerplexity(
+        base=of(lm_log_prob_B),
+        optimistic=of(unnormalised_B - estimate.lower),
+        pessimistic=of(unnormalised_B - estimate.upper),
+        certified=of(certified_log_prob_B),
+        log_partition=estimate,
+        lm_log_prob=lm_log_prob_B,
+        energy=energy_B,
+        caution=caution,
+    )
+
+
+def joined(parts: Sequence[LogPartition]) -> LogPartition:
+    """Estimates of several blocks of contexts, from equally many samples, as one."""
+    (n,) = {part.n for part in parts}
+    names = ("lower", "upper", "standard_error", "ess", "largest_share")
+    return LogPartition(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names}, n=n)

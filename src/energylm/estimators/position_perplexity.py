@@ -1,0 +1,96 @@
+"""Perplexity of a residual model position by position, and what it gains on the base model there.
+
+    PPL_t = exp( −(1/B) Σ_b log P(x_bt | x_b,<t) )     gain_t = PPL_t(base) − PPL_t(joint)      Deng et al. 2020, fig. 1
+
+Each position carries the interval of eq. 5. At the last one the sum over the vocabulary is exact, so the estimate there
+can be held against the truth.
+
+Relations  `stepwise` gives the log-probabilities; `joint_perplexity` takes the continuation as a whole.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from energylm.estimators.log_partition import LogPartition
+from energylm.estimators.perplexity import Perplexity, perplexity
+
+
+@dataclass(frozen=True)
+class PositionPerplexity:
+    """One entry a position: the position in the text (counted from 1), perplexities with errors over contexts."""
+
+    positions: tuple[int, ...]
+    base: tuple[Perplexity, ...]
+    optimistic: tuple[Perplexity, ...]
+    pessimistic: tuple[Perplexity, ...]
+    last_exact: Perplexity  # of the last position, by enumerating the vocabulary
+    sampling_error: tuple[float, ...]  # one standard error of what other samples would have given
+    median_ess: tuple[float, ...]
+    n: int
+    warning: str | None
+
+    @property
+    def gain(self) -> tuple[tuple[float, float], ...]:
+        """The interval of the perplexity gained on the base model at each position."""
+        ends = zip(self.base, self.pessimistic, self.optimistic, strict=True)
+        return tuple((base.value - high.value, base.value - low.value) for base, high, low in ends)
+
+    def to_json(self) -> dict[str, Any]:
+        columns = {"base": self.base, "lower": self.optimistic, "upper": self.pessimistic}
+        return {
+            "n": self.n,
+            "convention": self.last_exact.convention,
+            "warning": self.warning,
+            "positions": list(self.positions),
+            **{name: [entry.value for entry in entries] for name, entries in columns.items()},
+            "standard_error": [entry.standard_error for entry in self.optimistic],
+            "sampling_error": list(self.sampling_error),
+            "gain": [list(interval) for interval in self.gain],
+            "median_ess": list(self.median_ess),
+            "last_exact": self.last_exact.to_json(),
+        }
+
+
+def position_perplexity(
+    lm_log_prob_BT: Tensor,
+    lower_log_prob_BT: Tensor,
+    upper_log_prob_BT: Tensor,
+    last_log_prob_B: Tensor,
+    futures: Sequence[LogPartition],
+    *,
+    first_position: int,
+    convention: str,
+    caution: str | None = None,
+) -> PositionPerplexity:
+    """From the step-wise log-probabilities of B texts at T positions, the first of which is `first_position`."""
+
+    def of(log_prob_B: Tensor) -> Perplexity:
+        return perplexity(log_prob_B, torch.ones_like(log_prob_B), convention=convention)
+
+    def by_position(log_prob_BT: Tensor) -> tuple[Perplexity, ...]:
+        return tuple(of(column_B) for column_B in log_prob_BT.double().unbind(1))
+
+    optimistic = by_position(upper_log_prob_BT)  # the higher probability is the lower perplexity
+    variances = [float((estimate.standard_error**2).mean()) / len(last_log_prob_B) for estimate in futures]
+    weak = [estimate.warning for estimate in futures if estimate.warning]
+    few = f"at {len(weak)} of {len(futures)} positions, first: {weak[0]}" if weak else None
+    return PositionPerplexity(
+        positions=tuple(range(first_position, first_position + lm_log_prob_BT.shape[1])),
+        base=by_position(lm_log_prob_BT),
+        optimistic=optimistic,
+        pessimistic=by_position(lower_log_prob_BT),
+        last_exact=of(last_log_prob_B.double()),
+        # A step is a difference of two estimates from pools of their own; the last numerator is exact.
+        sampling_error=tuple(
+            entry.value * math.sqrt(now + after)
+            for entry, now, after in zip(optimistic, variances, [*variances[1:], 0.0], strict=True)
+        ),
+        median_ess=tuple(float(estimate.ess.median()) for estimate in futures),
+        n=futures[0].n,
+        warning="; ".join(filter(None, (caution, few))) or None,
+    )

@@ -1,0 +1,122 @@
+"""Joint models for people: perplexities in one table, their plots, next tokens (Deng et al. 2020, tables 1 and 3)."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from energylm.bundles.residual_results import NextTokenTable
+from energylm.estimators.joint_perplexity import JointPerplexity
+from energylm.estimators.perplexity import Perplexity
+from energylm.estimators.position_perplexity import PositionPerplexity
+from energylm.evaluation.plots import LinePlot, Series
+from energylm.evaluation.report import Numbers, Plot, Section, Text
+from energylm.evaluation.tables import Cell, Table
+
+COLUMNS = ("model", "perplexity", "upper end", "standard error", "bits per byte", "upper bits per byte", "tokens")
+BASE, JOINT, CERTIFIED = "base LM", "joint model", "joint sampler, certified"
+MEANING = """
+The joint model multiplies the language model's probability by exp(−energy). Its normaliser is estimated from samples,
+so its perplexity is an interval: the lower end is too low on average, whatever the number of samples, and the upper end
+is an upper bound for many samples only. The effective sample size (ESS) says how many independent samples the weighted
+ones of a context are worth; where it is below 20, a few lucky samples decide and the interval should not be trusted.
+
+The certified row needs no such trust. Drawing as many candidates and keeping one by its weight is itself a model of
+text, and its perplexity is at most this number, however few the samples.
+""".strip()
+
+
+def perplexity_table(base: Perplexity, joint: JointPerplexity | None, baselines: Mapping[str, Perplexity]) -> Table:
+    """All models in one table; an interval has an upper end."""
+    rows = [_row(BASE, base), *(_row(name, measured) for name, measured in baselines.items())]
+    if joint is not None:
+        rows += [_row(JOINT, joint.optimistic, joint.pessimistic), _row(CERTIFIED, joint.certified)]
+    return Table(COLUMNS, rows, convention=base.convention if joint is None else joint.convention)
+
+
+def trust_table(joint: JointPerplexity) -> Table:
+    """What the interval stands on."""
+    estimate = joint.log_partition
+    rows: list[list[Cell]] = [
+        ["samples a context", joint.n],
+        ["contexts", joint.base.sequences],
+        ["effective sample size, median", joint.ess.median],
+        ["effective sample size, smallest", joint.ess.smallest],
+        ["largest share of one sample", float(estimate.largest_share.max())],
+        ["perplexity that other samples would move (one standard error)", joint.sampling_error],
+        ["mean estimated log Z, nats", float(estimate.lower.mean())],
+    ]
+    return Table(["what", "value"], rows, convention=joint.warning or "nothing speaks against the interval")
+
+
+def samples_plot(results: Sequence[JointPerplexity]) -> LinePlot:
+    """Perplexity against the number of samples a context."""
+    counts = [float(result.n) for result in results]
+    series = [
+        Series("joint, upper end", counts, [result.upper for result in results]),
+        Series("joint, lower end", counts, [result.lower for result in results]),
+        Series("sampler, certified", counts, [result.certified.value for result in results]),
+        Series("base", counts, [result.base.value for result in results]),
+    ]
+    return LinePlot(series, x_label="samples a context", y_label="perplexity", log_x=True)
+
+
+def positions_plot(result: PositionPerplexity) -> LinePlot:
+    """What the joint model gains on the base at each position; the last one also exactly."""
+    positions = [float(position) for position in result.positions]
+    exact = result.base[-1].value - result.last_exact.value
+    series = [
+        Series("upper end", positions, [high for _, high in result.gain]),
+        Series("lower end", positions, [low for low, _ in result.gain]),
+        Series("exact", positions[-1:], [exact]),
+    ]
+    return LinePlot(series, x_label="position", y_label="perplexity gained on the base")
+
+
+def joint_sections(
+    table: Table,
+    joint: JointPerplexity | None,
+    by_samples: Sequence[JointPerplexity],
+    by_position: PositionPerplexity | None,
+) -> list[Section]:
+    """The sections of a report on perplexity."""
+    sections: list[Section] = [Numbers("Perplexity", table)]
+    if joint is not None:
+        sections += [Text("What the interval means", MEANING), Numbers("How far to trust it", trust_table(joint))]
+    if by_samples:
+        first, last = by_samples[0], by_samples[-1]
+        alt = (
+            f"Perplexity over samples a context. The interval goes from {first.lower:.4g} to {first.upper:.4g} with "
+            f"{first.n:,} samples to {last.lower:.4g} to {last.upper:.4g} with {last.n:,}; the base has "
+            f"{last.base.value:.4g}."
+        )
+        sections.append(Plot("Perplexity by number of samples", samples_plot(by_samples), alt=alt))
+    if by_position is not None:
+        (low, high), exact = by_position.gain[-1], by_position.base[-1].value - by_position.last_exact.value
+        alt = (
+            f"Perplexity gained at positions {by_position.positions[0]} to {by_position.positions[-1]}. First: "
+            f"{by_position.gain[0][0]:.3g} to {by_position.gain[0][1]:.3g}; last: {low:.3g} to {high:.3g}, "
+            f"exactly {exact:.3g}."
+        )
+        sections.append(Plot("Perplexity gain by position", positions_plot(by_position), alt=alt))
+    return sections
+
+
+def next_token_numbers(table: NextTokenTable, *, show: int = 5) -> Table:
+    """The likeliest next tokens of both models, as in the paper's table 3."""
+    rows = [[row["model"], row["rank"], row["text"], row["probability"]] for row in table.rows(show=show)]
+    convention = (
+        f"probabilities among the {len(table.base)} tokens kept, of candidates that hold {table.base_mass:.3g} of the "
+        f"base's probability; {table.n:,} completions each"
+    )
+    return Table(["model", "rank", "token", "probability"], rows, convention=convention)
+
+
+def _row(name: str, lower: Perplexity, upper: Perplexity | None = None) -> list[Cell]:
+    return [
+        name,
+        lower.value,
+        None if upper is None else upper.value,
+        lower.standard_error if lower.standard_error is not None and math.isfinite(lower.standard_error) else None,
+        lower.bits_per_byte,
+        None if upper is None else upper.bits_per_byte,
+        lower.tokens,
+    ]

@@ -1,0 +1,23 @@
+"""A language model and an energy, loaded by name, that were made for each other; if not, every result says so."""
+
+from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.residual_model import ResidualModel
+from energylm.bundles.weights_identity import weights_sha256
+
+
+def load_joint(language_model: str, energy: str) -> ResidualModel:
+    """The joint model of two folders or names."""
+    lm, loaded = LanguageModel.from_pretrained(language_model), EnergyModel.from_pretrained(energy)
+    return ResidualModel(lm, loaded, caution=_other_generator(language_model, loaded))
+
+
+def _other_generator(language_model: str, energy: EnergyModel) -> str | None:
+    """An energy corrects the very weights that wrote its negatives: a doubt, in words, where these are others."""
+    generator = energy.provenance.get("generator")
+    if generator is None or generator["sha256"] == weights_sha256(language_model):
+        return None
+    return (
+        f"the energy was trained against {generator['name']} (weights {generator['sha256'][:12]}) and not against the "
+        "weights of this language model, whose mistakes it need not know; train it on negatives of this one"
+    )

@@ -1,0 +1,250 @@
+"""Train an energy on negatives, calibrate it, report it: `energylm energy train`. Resumable; a second run is a no-op.
+
+OUTPUT/model/          the calibrated energy, for `EnergyModel.from_pretrained`, there once training is finished
+OUTPUT/energies.json   loss, accuracy and histograms of real and generated text on held-out contexts
+OUTPUT/report.html     the same for people (with results.md, results.json and PNG plots)
+OUTPUT/journal.jsonl, checkpoints/, training.json   as for every training run
+
+Validation contexts come from negatives of another split or are held out by a hash of their windows. Half of them choose
+the best step and are reported; the other half serves calibration alone (`train_energy_data`).
+"""
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.weights_identity import weights_sha256
+from energylm.config.train_energy import TrainEnergyConfig
+from energylm.data.negatives_contrast import Contrast
+from energylm.evaluation.energy_report import EnergyOutcome, energy_outcome, energy_sections
+from energylm.evaluation.report import PAGE, write_report
+from energylm.files import read_json, write_json
+from energylm.pipelines.train_energy_data import EnergyData, open_data
+from energylm.pipelines.train_energy_start import encoding_for, is_preset, start_energy
+from energylm.progress import say
+from energylm.training.calibration import Calibration, fit_calibration
+from energylm.training.checkpoint import newest_checkpoint
+from energylm.training.energy_task import ContrastEnergies, EnergyTask, contrast_energies
+from energylm.training.engine import MODEL_FOLDER, RESULT_FILE, train
+from energylm.training.journal import FILE_NAME as JOURNAL
+from energylm.training.journal import read_journal
+
+__all__ = ["EnergyPlan", "EnergyRun", "TrainEnergyConfig", "plan_energy", "train_energy"]
+
+OUTCOME_FILE = "energies.json"
+
+
+@dataclass(frozen=True)
+class EnergyRun:
+    """What came of it, on held-out contexts that neither training nor calibration has seen."""
+
+    folder: Path  # the run
+    model: Path  # the energy, for `EnergyModel.from_pretrained`
+    report: Path
+    steps: int
+    best_step: int  # whose weights were saved
+    contexts: int  # that the numbers below come from
+    accuracy: float  # calibrated; 0.5 at chance
+    loss_before_calibration: float  # nats per context; 1.386 at chance
+    loss_after_calibration: float
+    scale: float
+    shift: float
+    seconds: float
+    was_finished: bool
+
+    def to_json(self) -> dict[str, Any]:
+        paths = {"folder": self.folder, "model": self.model, "report": self.report}
+        return asdict(self) | {name: str(path) for name, path in paths.items()}
+
+
+@dataclass(frozen=True)
+class EnergyPlan:
+    """What a run would do, and what it finds in the output folder."""
+
+    kind: str
+    parameters: int
+    contexts: int
+    validation_contexts: int
+    calibration_contexts: int
+    epochs: float | None  # None where only validation ends the run
+    state: str
+
+    def describe(self, config: TrainEnergyConfig, output: Path) -> str:
+        training = config.training
+        steps = "until validation stops improving" if training.steps is None else f"{training.steps:,} steps"
+        epochs = "" if self.epochs is None else f", {self.epochs:.3g} epochs"
+        return (
+            f"{output}: {self.state}: {self.kind} energy from {config.init}, {self.parameters:,} parameters, reads "
+            f"{config.reads}, {config.objective}, {steps} of {training.global_batch} contexts with "
+            f"{config.negatives_per_context} negatives each ({self.contexts:,} contexts{epochs}); "
+            f"{self.validation_contexts:,} for validation, {self.calibration_contexts:,} for calibration"
+        )
+
+
+def train_energy(config: TrainEnergyConfig, *, output: Path | str) -> EnergyRun:
+    """Train into the folder `output`, or continue the run that it holds. A finished run is left as it is."""
+    output = Path(output)
+    data = open_data(config)
+    energy = start_energy(config, data.corpus, length=data.negatives.config.length)
+    _warn_of_proposal(data)
+    task = _task(config, data, energy)
+    result = train(task, config.training, folder=output)
+    outcome = EnergyOutcome.from_json(read_json(output / OUTCOME_FILE))
+    if os.environ.get("RANK", "0") == "0" and not (output / PAGE).exists():
+        sections = energy_sections(outcome, read_journal(output / JOURNAL), about=_about(config, data, energy))
+        write_report(output, title=f"Energy {output.name}", sections=sections)
+    return EnergyRun(
+        folder=output,
+        model=output / MODEL_FOLDER,
+        report=output / PAGE,
+        steps=result.steps,
+        best_step=result.best_step,
+        contexts=outcome.contexts,
+        accuracy=outcome.after.accuracy,
+        loss_before_calibration=outcome.before.loss,
+        loss_after_calibration=outcome.after.loss,
+        scale=outcome.scale,
+        shift=outcome.shift,
+        seconds=result.seconds,
+        was_finished=result.was_finished,
+    )
+
+
+def plan_energy(config: TrainEnergyConfig, *, output: Path | str) -> EnergyPlan:
+    """Check all inputs and say what `train_energy` would do. Writes nothing."""
+    output = Path(output)
+    data = open_data(config)
+    energy = start_energy(config, data.corpus, length=data.negatives.config.length)
+    state, newest, steps = "would train", newest_checkpoint(output), config.training.steps
+    if (output / RESULT_FILE).exists():
+        state = "is finished: would do nothing, if the settings are the same"
+    elif newest is not None:
+        state = f"would continue from {newest.name}"
+    return EnergyPlan(
+        kind=energy.network.kind,
+        parameters=sum(parameter.numel() for parameter in energy.network.parameters()),
+        contexts=len(data.train),
+        validation_contexts=len(data.report),
+        calibration_contexts=len(data.calibration) if config.calibrate else 0,
+        epochs=None if steps is None else steps * config.training.global_batch / len(data.train),
+        state=state,
+    )
+
+
+def _task(config: TrainEnergyConfig, data: EnergyData, energy: EnergyModel) -> EnergyTask:
+    training = config.training
+    validated = min(config.validation_negatives, data.report.k)
+    sequences = (training.micro_batch or training.global_batch) * (1 + config.negatives_per_context)
+    task = EnergyTask(
+        energy.network,
+        data.train,
+        data.report,
+        encode=encoding_for(energy, data.corpus),
+        seed=training.seed,
+        global_batch=training.global_batch,
+        objective=config.objective,
+        negatives_per_context=config.negatives_per_context,
+        valid_negatives=validated,
+        valid_batch=max(1, sequences // (1 + validated)),
+        fingerprint=_fingerprint(config, data),
+        save_model=lambda network, folder: _finish(config, data, energy, task, folder),
+    )
+    return task
+
+
+def _finish(config: TrainEnergyConfig, data: EnergyData, energy: EnergyModel, task: EnergyTask, folder: Path) -> None:
+    """Calibrate the trained network, measure it, and write the energy as `folder`. The best weights are in place."""
+    calibration = Calibration()
+    if config.calibrate:
+        held_out = _energies(task, data.calibration)
+        calibration = fit_calibration(held_out.real_B, held_out.noise_BK)
+        if not calibration.is_informative:
+            say(
+                "the energy does not tell real from generated text on the calibration contexts: it is all but switched "
+                "off; train longer, from a better start, or with more negatives"
+            )
+    reported = _energies(task, data.report)
+    outcome = energy_outcome(
+        reported.real_B,
+        reported.noise_BK,
+        calibrate=calibration,
+        scale=calibration.scale,
+        shift=calibration.shift,
+        calibration_contexts=len(data.calibration) if config.calibrate else 0,
+    )
+    write_json(folder.parent / OUTCOME_FILE, outcome.to_json())
+    calibrated = EnergyModel(
+        energy.network,
+        energy.tokenizer,
+        reads=energy.reads,
+        long_texts=energy.long_texts,
+        scale=calibration.scale,
+        shift=calibration.shift,
+        name=folder.parent.name,
+        provenance=energy.provenance | _provenance(config, data, outcome),
+    )
+    calibrated.save_pretrained(folder)
+
+
+def _energies(task: EnergyTask, source: Contrast) -> ContrastEnergies:
+    return contrast_energies(
+        task.model,
+        source,
+        task.encode,
+        contexts=np.arange(len(source), dtype=np.int64),
+        negatives=task.valid_negatives,
+        batch=task.valid_batch,
+    )
+
+
+def _fingerprint(config: TrainEnergyConfig, data: EnergyData) -> dict[str, Any]:
+    start = {"preset": config.init, "network": config.network}
+    return {
+        "negatives": data.negatives.manifest.identity,
+        "validation": data.validation.manifest.identity if data.validation is not None else config.validation_fraction,
+        "validation_contexts": config.validation_contexts,
+        "validation_negatives": config.validation_negatives,
+        "calibrate": config.calibrate,
+        "pooling": config.pooling,
+        "reads": config.reads,
+        "long_texts": config.long_texts,
+        **(start if is_preset(config.init) else {"init_sha256": weights_sha256(config.init)}),
+    }
+
+
+def _provenance(config: TrainEnergyConfig, data: EnergyData, outcome: EnergyOutcome) -> dict[str, Any]:
+    negatives = data.negatives.manifest
+    return {
+        "loss": config.objective,
+        "generator": negatives.generator.model_dump(),
+        "corpus": negatives.corpus.name,
+        "corpus_identity": negatives.corpus.identity,
+        "licence": data.corpus.manifest.licence,
+        "negatives": negatives.settings,
+        "config": config.model_dump(mode="json", exclude={"negatives", "corpus", "init", "lm", "validation"}),
+        "validation": {"contexts": outcome.contexts, **asdict(outcome.after)},
+    }
+
+
+def _warn_of_proposal(data: EnergyData) -> None:
+    if not data.negatives.config.truncation.is_identity:
+        say(
+            "these negatives come from a narrowed proposal, so this energy corrects that proposal and not the language "
+            "model; its perplexity means nothing (make negatives without top-k, top-p and temperature)"
+        )
+
+
+def _about(config: TrainEnergyConfig, data: EnergyData, energy: EnergyModel) -> str:
+    settings, generator = data.negatives.config, data.negatives.manifest.generator
+    kind = {"unit": "causal", "bit": "bidirectional"}[energy.network.kind]
+    lengths = " or ".join(map(str, settings.context_lengths))
+    return (
+        f"A {kind} energy that reads {config.reads}, started from {energy.name}, was trained to tell texts "
+        f"of {data.corpus.folder.name} from continuations by {generator.name} (weights {generator.sha256[:12]}): "
+        f"{lengths} tokens of context, up to {settings.length} in all, {settings.k} negatives a context, "
+        f"{config.negatives_per_context} of them at a time, {len(data.train):,} contexts."
+    )

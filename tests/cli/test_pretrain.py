@@ -1,0 +1,52 @@
+"""`energylm pretrain mlm` as a person types it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from energylm.cli.pretrain import app
+from energylm.errors import ConfigError
+
+SMALL = ("--window", 16, "--steps", 4, "--set", "network.width=16", "--set", "training.global_batch=2")
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["mlm", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_train_then_nothing_to_do(corpus_folder, tmp_path):
+    report = tmp_path / "result.json"
+    first = invoke(corpus_folder, "--output", tmp_path / "run", *SMALL, "--json", report)
+    assert first.exit_code == 0
+    assert str(tmp_path / "run" / "model") in first.stdout and "nats per masked token" in first.stdout
+    assert len(first.stdout.splitlines()) == 1
+    written = json.loads(report.read_text())
+    assert written["steps"] == 4 and 0 <= written["accuracy"] <= 1 and not written["was_finished"]
+    second = invoke(corpus_folder, "--output", tmp_path / "run", *SMALL)
+    assert second.exit_code == 0 and "nothing to do" in second.stderr and second.stdout == first.stdout
+
+
+def test_config_file_flags_and_settings_in_a_dry_run(corpus_folder, tmp_path):
+    """The file is below flags, flags below --set; nothing is written."""
+    file = tmp_path / "mlm.yaml"
+    file.write_text(f"corpus: {corpus_folder}\nwindow: 12\npreset: bit-mini\ntraining:\n  steps: 9\n")
+    options = ("--preset", "bit-tiny", "--steps", 8, "--set", "training.steps=7", "--set", "masking.rate=0.2")
+    done = invoke("--config", file, "--output", tmp_path / "run", *options, "--dry-run")
+    assert done.exit_code == 0 and not (tmp_path / "run").exists()
+    for part in ("would train: bit-tiny", "7 steps of 32 windows of 12 tokens", "20% masked"):
+        assert part in done.stdout
+
+
+def test_mistakes_are_one_line(corpus_folder, tmp_path):
+    with pytest.raises(ConfigError, match=r"did you mean 'masking\.rate'"):
+        invoke(corpus_folder, "--output", tmp_path / "run", "--set", "masking.rat=1")
+    with pytest.raises(ConfigError, match="corpus"):
+        invoke("--output", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_family_has_a_name_of_its_own():
+    """Others join it: `energylm pretrain` alone must not mean mlm."""
+    shown = CliRunner().invoke(app, ["--help"])
+    assert shown.exit_code == 0 and "mlm" in shown.stdout

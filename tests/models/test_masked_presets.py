@@ -1,0 +1,77 @@
+"""Bidirectional presets: parameters as printed in deng2020 table 1, counted on the meta device."""
+
+import pytest
+import torch
+
+from energylm.config.pretrain import MASKED_PRESETS, MaskingConfig, masked_preset_shape
+from energylm.errors import ConfigError
+from energylm.models.masked_presets import build_masked_network
+
+ROBERTA_VOCABULARY, ROBERTA_POSITIONS = 50_265, 512
+
+
+def parameters(preset, **overrides):
+    with torch.device("meta"):
+        network = build_masked_network(
+            preset,
+            vocabulary_size=ROBERTA_VOCABULARY,
+            max_length=ROBERTA_POSITIONS,
+            pad_token_id=1,
+            overrides=overrides,
+        )
+    return sum(parameter.numel() for parameter in network.parameters()) / 1e6
+
+
+@pytest.mark.parametrize(("preset", "printed"), {"bit-base": 125, "bit-large": 355}.items())
+def test_sizes_of_deng2020_table_1(preset, printed):
+    assert parameters(preset) == pytest.approx(printed, rel=0.01)
+    assert parameters(preset, layers=MASKED_PRESETS[preset].layers + 1) != pytest.approx(printed, rel=0.01)  # teeth
+
+
+def test_the_network_is_robertas():
+    """Parameter by parameter the shapes of RobertaForMaskedLM but for the two positions that RoBERTa leaves unused."""
+    from transformers import RobertaConfig, RobertaForMaskedLM
+
+    with torch.device("meta"):
+        ours = build_masked_network("bit-base", vocabulary_size=100, max_length=32, pad_token_id=1)
+        theirs = RobertaForMaskedLM(RobertaConfig(vocab_size=100, max_position_embeddings=32, type_vocab_size=1))
+    assert sorted(p.shape for p in ours.parameters()) == sorted(p.shape for p in theirs.parameters())
+
+
+def test_a_layer_passes_on_as_much_in_a_narrow_network_as_in_berts():
+    """The spread of W·x for x of unit variance is √width · spread: 0.02 · √768 at every width up to 768."""
+    for width in (64, 256, 768):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            network = build_masked_network(
+                "bit-tiny", vocabulary_size=8, max_length=4, pad_token_id=None, overrides={"layers": 1, "width": width}
+            )
+        value = network.base_model.encoder.layer[0].attention.self.value.weight
+        assert float(value.detach().std()) * width**0.5 == pytest.approx(0.02 * 768**0.5, rel=0.05)
+
+
+def test_any_tokenizer_serves():
+    network = build_masked_network(
+        "bit-tiny", vocabulary_size=20, max_length=8, pad_token_id=None, overrides={"layers": 1, "width": 16}
+    )
+    assert network(input_ids=torch.arange(8)[None]).logits.shape == (1, 8, 20)
+    assert network.base_model.pooler is None  # an unused layer would stop distributed training
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "words"),
+    [
+        ("bit-tinny", {}, "did you mean 'bit-tiny'"),
+        ("huge", {}, "known presets: bit-tiny, bit-mini, bit-base, bit-large"),
+        ("bit-tiny", {"widht": 64}, "did you mean 'width'"),
+    ],
+)
+def test_mistakes_name_the_cure(preset, overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        masked_preset_shape(preset, overrides)
+
+
+def test_shares_of_masked_tokens_must_fit():
+    assert MaskingConfig(mask_share=0.9, random_share=0.1).rate == 0.15
+    with pytest.raises(ConfigError, match=r"must not exceed 1 together, came 0\.8 and 0\.3"):
+        MaskingConfig.checked({"random_share": 0.3})

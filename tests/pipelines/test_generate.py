@@ -1,0 +1,66 @@
+"""`energylm generate` as a function: three methods, one face."""
+
+import json
+
+import pytest
+
+from energylm import EnergyModel, LanguageModel, ResidualModel
+from energylm.bundles.weights_identity import weights_sha256
+from energylm.config.generate import GenerateConfig
+from energylm.pipelines.generate import check_inputs, generate_text
+
+
+@pytest.fixture
+def config(model_folder, energy_folder):
+    def make(**changes):
+        values = {
+            "language_model": str(model_folder),
+            "energy": str(energy_folder),
+            "prompts": ["The clerk", "A sailor"],
+            "sampling": {"n": 8, "max_new_tokens": 3, "stop_at_eos": False},
+            "next_tokens": {"candidates": 4, "n": 2, "keep": 3},
+        }
+        return GenerateConfig.checked(values | changes)
+
+    return make
+
+
+def test_joint_sampling(config, model_folder, energy_folder):
+    results = list(generate_text(config()))
+    assert [result.prompt for result in results] == ["The clerk", "A sailor"]
+    joint = ResidualModel(LanguageModel.from_pretrained(model_folder), EnergyModel.from_pretrained(energy_folder))
+    direct = joint.sample_batch(["The clerk", "A sailor"], config().sampling)
+    assert [result.result.text for result in results] == [sample.text for sample in direct]
+    assert results[0].shown() == f"The clerk{direct[0].text}\n"
+    assert results[0].facts().startswith("8 candidates worth ") and "kept: " in results[0].facts()
+    kept = json.loads(json.dumps(results[0].to_json()))
+    assert len(kept["chunks"][0]["energy"]) == 8 and kept["prompt"] == "The clerk"
+
+
+def test_token_by_token(config):
+    (one, _) = generate_text(config(method="autoregressive"))
+    assert len(one.result.tokens) == 3 and one.shown() == f"The clerk{one.result.text}\n"
+    assert one.facts() == "4 candidates with 2 completions each, for each of 3 tokens"
+    assert len(one.to_json()["tables"]) == 3
+
+
+def test_next_token_table(config):
+    (one, _) = generate_text(config(method="next-token"))
+    assert one.shown().count("\n| base |") == one.shown().count("\n| joint |") == 3
+    assert sum(row["probability"] for row in one.to_json()["rows"] if row["model"] == "joint") == pytest.approx(1)
+
+
+def test_an_energy_made_for_another_model_is_doubted(config, energy_folder, model_folder, tmp_path, capsys):
+    energy = EnergyModel.from_pretrained(energy_folder)
+    for sha256, doubted in ((weights_sha256(model_folder), False), ("0" * 64, True)):
+        energy.provenance["generator"] = {"name": "a certain model", "sha256": sha256}
+        energy.save_pretrained(tmp_path / "energy")
+        warning = next(generate_text(config(energy=str(tmp_path / "energy")))).result.warning
+        assert ("trained against a certain model (weights 000000000000)" in warning) == doubted
+    assert capsys.readouterr().err.count("a certain model") == 1
+
+
+def test_a_plan_loads_no_model(config, monkeypatch):
+    monkeypatch.setattr(LanguageModel, "from_pretrained", None)
+    assert "would draw 8 candidates of 3 tokens" in check_inputs(config())
+    assert "would draw 2 completions of 4 next tokens" in check_inputs(config(method="next-token"))

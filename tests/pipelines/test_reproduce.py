@@ -1,0 +1,219 @@
+"""A toy recipe from corpus to report: planned, made, reused, judged; what is wrong with a recipe is one line."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from energylm.config.recipe import recipe_names
+from energylm.errors import ConfigError, DataError, ModelError
+from energylm.files import read_json
+from energylm.pipelines import recipe_steps
+from energylm.pipelines.artefacts import ArtefactStore
+from energylm.pipelines.reproduce import plan_recipe, reproduce
+
+TRAINING = {"steps": 4, "global_batch": 2, "validation": {"every_steps": 4}, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return {
+        "title": "Two widths",
+        "where": "nowhere",
+        "about": "A narrow and a wide language model.",
+        "steps": {
+            "corpus": {"make": "corpus", "config": {"vocabulary_size": 300}},
+            "narrow": {"make": "lm", "config": {"corpus": "@corpus", "window": 12, "training": TRAINING}},
+            "wide": {"make": "lm", "config": {"corpus": "@corpus", "window": 12, "training": TRAINING}},
+            "unused": {"make": "lm", "config": {"corpus": "@corpus"}},
+            "measured": {
+                "make": "perplexity",
+                "config": {"language_model": "@narrow", "balm": "@wide", "source": "@corpus", "split": "train"},
+            },
+        },
+        "scales": {
+            "mini": {
+                "minutes": 1,
+                "corpora": {
+                    "absent": {"sources": ["data:no-such-folder"]},
+                    "texts": {"sources": ["data:texts"]},
+                },
+                "steps": {
+                    "corpus": {},
+                    "narrow": {"network": {"width": 16, "layers": 1}},
+                    "wide": {"network": {"width": 32, "layers": 1}},
+                    "unused": {},
+                    "measured": {"length": 12, "prefix": 4, "contexts": 5},
+                },
+            }
+        },
+        "report": [
+            {
+                "title": "Perplexity",
+                "columns": ["model", "parameters", "here", "published"],
+                "rows": [
+                    ["narrow", "=narrow.parameters", "=measured.base", 18.4],
+                    ["wide", "=wide.parameters", "=measured.balm", None],
+                ],
+                "convention": "=measured.convention",
+            },
+            {
+                "title": "Tokens",
+                "series": [{"name": "made up", "x": "=listed.x", "y": "=listed.y"}],
+                "x_label": "x",
+                "y_label": "y",
+            },
+        ],
+        "claims": [
+            {"says": "wide has more parameters", "holds_if": "wide.parameters > narrow.parameters", "published": "yes"},
+            {"says": "narrow has more parameters", "holds_if": "narrow.parameters > wide.parameters"},
+        ],
+    }
+
+
+@pytest.fixture
+def lists(monkeypatch):
+    """A kind of step that needs no model."""
+    from energylm.config.base import Config
+
+    class Nothing(Config):
+        value: int = 0
+
+    kind = recipe_steps.StepKind(Nothing, lambda values, folder: {"x": [1, 2], "y": [3.0, values["value"]]})
+    monkeypatch.setitem(recipe_steps.STEP_KINDS, "lists", kind)
+
+
+@pytest.fixture
+def file(tmp_path, recipe, lists, texts_folder, monkeypatch):
+    monkeypatch.setenv("ENERGYLM_DATA", str(texts_folder.parent))
+    values = recipe | {"steps": recipe["steps"] | {"listed": {"make": "lists"}}}
+    values["scales"] = {
+        "mini": recipe["scales"]["mini"] | {"steps": recipe["scales"]["mini"]["steps"] | {"listed": {"value": 4}}}
+    }
+    return _write(tmp_path, values)
+
+
+def _write(folder, values):
+    (folder / "toy.yaml").write_text(yaml.safe_dump(values))
+    return str(folder / "toy.yaml")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return ArtefactStore(tmp_path_factory.mktemp("store"))
+
+
+def test_a_recipe_is_made_reported_and_reused(file, store, tmp_path, capsys):
+    plan = plan_recipe(file, scale="mini", store=store)
+    assert plan.corpus == "texts"  # the first whose data are here
+    assert [step.name for step in plan.steps] == ["corpus", "listed", "narrow", "wide", "measured"]  # without `unused`
+    assert "5 of 5 steps to make; all of them take about 1 minutes" in plan.describe()
+    assert not any(store.root.rglob("artefact.json"))
+    done = reproduce(file, scale="mini", output=tmp_path / "out", store=store)
+    assert [claim.verdict for claim in done.claims] == ["holds", "does not hold"]
+    kept = read_json(done.results)
+    rows = kept["sections"]["perplexity"]["rows"]
+    assert rows[0]["parameters"] == done.steps["narrow"].result["parameters"] and rows[0]["published"] == 18.4
+    assert rows[1]["here"] == done.steps["measured"].result["balm"] and rows[1]["published"] is None
+    assert "tokens" in kept["sections"]["perplexity"]["convention"]
+    assert [row["here"] for row in kept["sections"]["claims"]["rows"]] == ["holds", "does not hold"]
+    assert kept["sections"]["tokens"]["plot"]["series"][0]["y"] == [3.0, 4]
+    assert {"report.html", "results.md", "tokens.png"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    capsys.readouterr()
+    again = reproduce(file, scale="mini", output=tmp_path / "out", store=store)
+    assert all(artefact.reused for artefact in again.steps.values()) and again.claims == done.claims
+    assert capsys.readouterr().err.count("reused") == 5
+
+
+def test_what_changes_is_made_anew_and_the_rest_is_shared(file, store, tmp_path):
+    reproduce(file, scale="mini", output=tmp_path / "out", store=store)
+    values = yaml.safe_load(Path(file).read_text())
+    values["scales"]["mini"]["steps"]["narrow"]["network"]["width"] = 20
+    plan = plan_recipe(_write(tmp_path, values), scale="mini", store=store)
+    assert {step.name: step.finished for step in plan.steps} == {
+        "corpus": True, "listed": True, "narrow": False, "wide": True, "measured": False,
+    }  # fmt: skip
+
+
+def test_the_key_follows_the_content_of_the_sources_not_their_place(file, store, tmp_path, texts_folder, monkeypatch):
+    import shutil
+
+    def keys():
+        return {step.name: step.key for step in plan_recipe(file, scale="mini", store=store).steps}
+
+    here = keys()
+    shutil.copytree(texts_folder, tmp_path / "elsewhere" / "texts")
+    monkeypatch.setenv("ENERGYLM_DATA", str(tmp_path / "elsewhere"))
+    assert keys() == here
+    (tmp_path / "elsewhere" / "texts" / "00.txt").write_text("Something else.")
+    there = keys()
+    assert all(there[name] != here[name] for name in ("corpus", "narrow", "wide", "measured"))
+    assert there["listed"] == here["listed"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda r: r["claims"][0].update(holds_if="wdie.parameters > 1"), ConfigError, "'wdie', which is no step"),
+        (lambda r: r["claims"][0].update(holds_if="wide.parameters"), ConfigError, "compares nothing"),
+        (lambda r: r["steps"]["narrow"].update(make="llm"), ConfigError, "makes 'llm', which is unknown"),
+        (lambda r: r["steps"]["narrow"]["config"].update(windwo=3), ConfigError, "did you mean 'window'"),
+        (
+            lambda r: (
+                r["steps"]["narrow"]["config"].update(pretrained="@wide")
+                or r["steps"]["wide"]["config"].update(pretrained="@narrow")
+            ),
+            ConfigError,
+            "in a circle",
+        ),
+        (lambda r: r["scales"]["mini"]["corpora"].pop("texts"), DataError, "none of the corpora absent is here"),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_refused_before_anything_is_made(file, tmp_path, change, error, said):
+    values = yaml.safe_load(Path(file).read_text())
+    change(values)
+    with pytest.raises(error) as refused:
+        reproduce(_write(tmp_path, values), scale="mini", store=ArtefactStore(tmp_path / "store"))
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert not (tmp_path / "store").exists()
+
+
+def test_scale_and_corpus_that_are_not_there(file, store):
+    with pytest.raises(ConfigError, match="has no scale 'paper'"):
+        plan_recipe(file, scale="paper", store=store)
+    with pytest.raises(ConfigError, match="unknown corpus 'nwes'; this recipe has: absent, texts"):
+        plan_recipe(file, scale="mini", corpus="nwes", store=store)
+
+
+def test_a_report_that_asks_for_a_number_that_is_not_there(file, store, tmp_path):
+    values = yaml.safe_load(Path(file).read_text())
+    values["report"][0]["rows"][0][2] = "=measured.bsae"
+    with pytest.raises(ConfigError, match="measured has no 'bsae'"):
+        reproduce(_write(tmp_path, values), scale="mini", output=tmp_path / "out", store=store)
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name != "deng2020/pretrained"])
+@pytest.mark.parametrize(("scale", "corpus"), [("mini", "sotu"), ("paper", "news")])
+def test_every_recipe_of_the_package_can_be_planned_offline(name, scale, corpus, store):
+    """All settings pass the configs of their pipelines, all references lead to steps, all predicates can be read."""
+    plan = plan_recipe(name, scale=scale, corpus=corpus, store=store)
+    needed = {step.name for step in plan.steps}
+    assert {"corpus", "base", "bit"} <= needed
+    assert plan.steps[0].name == "corpus" and not any(step.finished for step in plan.steps)
+
+
+def test_figures_share_what_table_1_makes(store):
+    """Nothing is trained twice: the base, the negatives and BiT of every figure have the keys that they have there."""
+    plans = {
+        n: plan_recipe(f"deng2020/{n}", scale="mini", corpus="sotu", store=store)
+        for n in ("table1", "fig1", "fig2", "fig3", "table3")
+    }
+    keys = {name: {step.name: step.key for step in plan.steps} for name, plan in plans.items()}
+    for name in ("corpus", "base", "bit_start", "negatives", "held_out", "bit"):
+        assert len({found[name] for found in keys.values()}) == 1
+    assert keys["fig2"]["text"] == keys["fig3"]["text"]
+
+
+def test_a_pretrained_model_that_is_not_here_is_named_with_the_cure(store):
+    with pytest.raises(ModelError, match="energylm models get smollm2-135m"):
+        plan_recipe("deng2020/pretrained", scale="mini", corpus="sotu", store=store)

@@ -1,0 +1,83 @@
+"""Recipes as data: the schema refuses what makes no sense, and every recipe of the package is sound at both scales."""
+
+import pytest
+import yaml
+
+from energylm.config.recipe import load_recipe, merged, read_recipe, recipe_names, references
+from energylm.errors import ConfigError
+
+RECIPE = {
+    "title": "A title",
+    "where": "table 1",
+    "about": "About it.",
+    "steps": {"corpus": {"make": "corpus"}, "base": {"make": "lm", "config": {"corpus": "@corpus", "window": 8}}},
+    "scales": {"mini": {"steps": {"corpus": {}, "base": {"window": 9}}}},
+    "report": [{"title": "T", "columns": ["a", "b"], "rows": [["x", "=base.perplexity"]]}],
+    "claims": [{"says": "s", "holds_if": "base.perplexity < 3"}],
+}
+
+
+def written(folder, name, values):
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    return folder / f"{name}.yaml"
+
+
+def test_a_scale_lies_over_what_holds_for_all(tmp_path):
+    recipe = read_recipe(written(tmp_path, "one", RECIPE))
+    assert recipe.steps_at("mini")["base"].config == {"corpus": "@corpus", "window": 9}
+    assert recipe.steps["base"].config["window"] == 8
+
+
+def test_shared_steps_come_from_the_file_that_is_named(tmp_path):
+    shared = {
+        "steps": RECIPE["steps"],
+        "scales": {"mini": {"minutes": 3, "steps": {"corpus": {}, "base": {"window": 5}}}},
+    }
+    written(tmp_path, "_shared", shared)
+    own = {key: value for key, value in RECIPE.items() if key != "steps"} | {"uses": "_shared"}
+    recipe = read_recipe(written(tmp_path, "one", own))
+    assert recipe.steps_at("mini")["base"].config["window"] == 9 and recipe.scales["mini"].minutes == 3
+    del own["scales"]
+    assert read_recipe(written(tmp_path, "two", own)).steps_at("mini")["base"].config["window"] == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"scales": {"mini": {"steps": {"corpus": {}, "bsae": {}}}}}, "names 'bsae', which is no step"),
+        ({"scales": {"mini": {"steps": {"base": {}}}}}, "needs @corpus, which scale mini does not make"),
+        ({"scales": {"midi": {}}}, "midi"),
+        ({"claims": []}, "claims"),
+        ({"report": [{"title": "T", "columns": ["a"], "rows": [["x", "y"]]}]}, "a row of 2 cells, 1 columns"),
+        ({"report": [{"title": "T"}]}, "exactly one of rows, records and series"),
+        ({"stesp": {}}, "did you mean 'steps'"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, change, said):
+    with pytest.raises(ConfigError) as refused:
+        read_recipe(written(tmp_path, "one", RECIPE | change))
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_unknown_recipe_names_the_known():
+    with pytest.raises(ConfigError, match="deng2020/table1"):
+        load_recipe("deng2020/table9")
+
+
+def test_merging_and_references():
+    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "e": 5}) == {"a": {"b": 1, "c": 4}, "d": 3, "e": 5}
+    assert list(references({"a": ["@x", {"b": "@y.z"}], "c": "=v", "d": 3}, "@")) == ["x", "y.z"]
+
+
+def test_the_recipes_of_the_issue_are_there():
+    wanted = {f"deng2020/{item}" for item in ("table1", "table3", "fig1", "fig2", "fig3", "pretrained")}
+    assert wanted <= set(recipe_names())
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_has_both_scales_and_published_numbers(name):
+    recipe = load_recipe(name)
+    assert set(recipe.scales) == {"mini", "paper"}
+    assert all(claim.published for claim in recipe.claims)
+    for scale in recipe.scales.values():
+        assert scale.corpora and scale.steps
