@@ -55,7 +55,7 @@ def test_it_starts_an_energy_over_a_language_model_of_the_same_corpus(run, model
     lm = LanguageModel.from_pretrained(model_folder)
     assert bind(energy, lm) is energy
     assert energy.text_energies(["The clerk counts the boats."]).abs().max() < 0.1
-    with pytest.raises(ModelError, match="masked-lm, not a language model"):
+    with pytest.raises(ModelError, match="kind 'masked-lm', no language model"):
         LanguageModel.from_pretrained(run.model)
 
 

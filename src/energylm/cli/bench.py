@@ -1,17 +1,17 @@
 """`energylm bench NAME`: measure against peers and limits in one run; exit 1 where a bar does not hold."""
 
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from energylm.cli.options import JsonFile
 from energylm.errors import ConfigError
 
 
 def bench(
     name: Annotated[str, typer.Argument(help="Which benchmark; `list` names them all.")],
-    json: Annotated[Path | None, typer.Option("--json", help="Write the bars and the machine as JSON.")] = None,
+    json: JsonFile = None,
     repeats: Annotated[int, typer.Option(help="Interleaved repeats per contender; medians are reported.", min=1)] = 5,
     quick: Annotated[bool, typer.Option(help="Tiny sizes, to see that it runs; its bars mean nothing.")] = False,
 ) -> None:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings
+
 app = typer.Typer(
     help="Turn text, JSONL, Parquet or a Hugging Face data set into tokenised shards.", no_args_is_help=True
 )
@@ -37,15 +39,10 @@ def build(
     origin: Annotated[str | None, typer.Option(help="Where the text comes from, for the manifest.")] = None,
     licence: Annotated[str | None, typer.Option(help="Licence of the text, for the manifest.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a corpus made from other inputs.")] = False,
-    config: Annotated[Path | None, typer.Option(help="YAML file with a CorpusConfig.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any key of the configuration, e.g. valid_fraction=0.1; repeatable."),
-    ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the counts as JSON.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; write nothing.")
-    ] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: JsonFile = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Tokenise texts once into memory-mapped shards, split by document into train, valid and test.
 
@@ -100,7 +97,7 @@ def info(
     folder: Annotated[Path, typer.Argument(help="A corpus folder.")],
     samples: Annotated[int, typer.Option(help="Beginnings of documents to show a split.", min=0)] = 1,
     verify: Annotated[bool, typer.Option("--verify", help="Read every shard and check its SHA-256.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the same as JSON.")] = None,
+    json: JsonFile = None,
 ) -> None:
     """Show what a corpus holds: documents, tokens and bytes a split, tokenizer, origin, licence, beginnings.
 

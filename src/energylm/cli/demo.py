@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.options import ConfigFile, DryRun, Settings
+
 
 def demo(
     output: Annotated[
@@ -15,13 +17,9 @@ def demo(
         int | None,
         typer.Option(help="Updates of the language model (default: 500, about a minute).", show_default=False),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with a DemoConfig.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any key of the configuration, e.g. new_tokens=100; repeatable.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; write nothing.")
-    ] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Train a tiny language model and an energy on top of it, measure both, sample from both, write a report.
 

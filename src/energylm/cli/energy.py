@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+
 app = typer.Typer(help="Train an energy on a language model's residual.", no_args_is_help=True)
 
 
@@ -55,15 +57,10 @@ def train(
     seed: Annotated[
         int | None, typer.Option(help="Of weights, data order and dropout (default: 0).", show_default=False)
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with a TrainEnergyConfig.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any key, e.g. negatives_per_context=4 or training.micro_batch=8; repeatable."),
-    ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; write nothing.")
-    ] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: JsonFile = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Train an energy to tell a corpus from a language model's continuations of it, then calibrate and report it.
 
@@ -98,7 +95,6 @@ def train(
     }
     chosen = load_config(TrainEnergyConfig, config, settings=settings or (), overrides=flags)
 
-    from energylm.files import write_json
     from energylm.pipelines.train_energy import plan_energy, train_energy
 
     if dry_run:
@@ -112,5 +108,4 @@ def train(
         f"({run.loss_before_calibration:.4f} before calibration, 1.3863 at chance) on {run.contexts:,} held-out "
         f"contexts; scale {run.scale:.3g}, shift {run.shift:.3g}; step {run.best_step:,} of {run.steps:,}; {run.report}"
     )
-    if json is not None:
-        write_json(json, run.to_json())
+    write_result(json, run)

@@ -1,9 +1,10 @@
 """`energylm generate`: text from a language model and an energy together."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings
 
 
 def generate(
@@ -52,16 +53,10 @@ def generate(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.", show_default=False)] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with a GenerateConfig.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any key, e.g. next_tokens.candidates=64; repeatable.")
-    ] = None,
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Write texts, candidates, energies and weights as JSON.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; load no model.")
-    ] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: JsonFile = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Continue prompts: draw candidates from the language model, keep one by its energy.
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from energylm.cli import lm_train
+from energylm.cli.options import DryRun, JsonFile, write_result
 
 app = typer.Typer(help="Train a language model, score texts with it, sample from it.", no_args_is_help=True)
 app.command("train")(lm_train.train)
@@ -29,10 +30,8 @@ def score(
     ] = 0,
     eos: Annotated[bool, typer.Option("--eos", help="Score and count the end-of-sequence token too.")] = False,
     per_token: Annotated[bool, typer.Option("--per-token", help="Print each token's log-probability too.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="Write summary and scores as JSON.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; load no model.")
-    ] = False,
+    json: JsonFile = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Print a JSON line a text (log-probability, perplexity, bits per byte); the total, with its convention, on stderr.
 
@@ -50,7 +49,6 @@ def score(
 
     from energylm.bundles.known_models import locate
     from energylm.errors import ConfigError
-    from energylm.files import write_json
     from energylm.pipelines.score_lm import existing, score_lm
     from energylm.progress import say
 
@@ -82,8 +80,7 @@ def score(
         on_score=show,
     )
     say(result.perplexity.summary())
-    if json is not None:
-        write_json(json, result.to_json())
+    write_result(json, result)
 
 
 @app.command("sample")
@@ -102,10 +99,8 @@ def sample(
     temperature: Annotated[float, typer.Option(help="Divide the logits by this before truncating.")] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="Print prompt and continuation as text, not as JSON.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="Write all samples as JSON.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; load no model.")
-    ] = False,
+    json: JsonFile = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Continue prompts. A JSON line a sample: text, tokens, log-probability under the model and under the proposal.
 
@@ -121,7 +116,6 @@ def sample(
 
     from energylm.bundles.known_models import locate
     from energylm.config.sampling import Truncation
-    from energylm.files import write_json
 
     truncation = Truncation.checked({"top_k": top_k, "top_p": top_p, "temperature": temperature}, origin="truncation")
     prompts, location = prompt or [""], locate(model)
@@ -148,5 +142,4 @@ def sample(
             typer.echo((given + row["text"] if loaded.codec.forward else row["text"] + given) + "\n")
         else:
             typer.echo(json_module.dumps({"prompt": given, **row}, ensure_ascii=False))
-    if json is not None:
-        write_json(json, samples.to_json())
+    write_result(json, samples)

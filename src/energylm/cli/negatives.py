@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+
 
 def negatives(
     corpus: Annotated[
@@ -48,14 +50,10 @@ def negatives(
         int | None, typer.Option(help="The same seed gives the same negatives (default: 0).", show_default=False)
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace negatives that were made otherwise.")] = False,
-    config: Annotated[Path | None, typer.Option(help="YAML file with a NegativesConfig.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any key, e.g. block_contexts=64; repeatable.")
-    ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; write nothing.")
-    ] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: JsonFile = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Let a language model continue contexts of a corpus, k times each: what an energy learns to tell from real text.
 
@@ -91,7 +89,6 @@ def negatives(
     }
     chosen = load_config(NegativesConfig, config, settings=settings or (), overrides=flags)
 
-    from energylm.files import write_json
     from energylm.pipelines.negatives import make_negatives, plan_negatives
 
     if dry_run:
@@ -101,5 +98,4 @@ def negatives(
     speed = "" if run.tokens_per_second is None else f", {run.tokens_per_second:,.0f} tokens/s"
     made = run.manifest
     typer.echo(f"{output}: {made.contexts:,} contexts × {chosen.k} continuations, {made.tokens:,} tokens{speed}")
-    if json is not None:
-        write_json(json, run.to_json())
+    write_result(json, run)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+
 WHY_UNTRUNCATED = (
     "perplexity needs samples of the whole language model: a truncated or tempered proposal estimates the sum over "
     "what it can draw, not log Z; leave the option out (`energylm generate` takes it)"
@@ -38,14 +40,10 @@ def perplexity(
     by_samples: Annotated[bool, typer.Option("--by-samples", help="Also from fewer samples (fig. 2, left).")] = False,
     seed: Annotated[int | None, typer.Option(help="Of windows and samples (default: 0).", show_default=False)] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A folder for report.html and plots.")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with a PerplexityConfig.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any key, e.g. position_samples=5000; repeatable.")
-    ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write all numbers as JSON.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; load no model.")
-    ] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: JsonFile = None,
+    dry_run: DryRun = False,
     top_k: Annotated[str | None, typer.Option(hidden=True)] = None,
     top_p: Annotated[str | None, typer.Option(hidden=True)] = None,
     temperature: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -93,7 +91,6 @@ def perplexity(
         return
 
     from energylm.evaluation.tables import to_markdown
-    from energylm.files import write_json
     from energylm.progress import say
 
     run = run_perplexity(chosen, output=output)
@@ -102,5 +99,4 @@ def perplexity(
         say(run.joint.summary())
     if run.report is not None:
         say(f"report: {run.report}")
-    if json is not None:
-        write_json(json, run.to_json())
+    write_result(json, run)

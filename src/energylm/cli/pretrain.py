@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+
 app = typer.Typer(help="Pretrain an encoder on a corpus.", no_args_is_help=True)
 
 
@@ -33,15 +35,10 @@ def mlm(
     seed: Annotated[
         int | None, typer.Option(help="Of weights, data order, masking and dropout (default: 0).", show_default=False)
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with a PretrainMLMConfig.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any key, e.g. masking.rate=0.3 or training.micro_batch=8; repeatable."),
-    ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the inputs and print what would be done; write nothing.")
-    ] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: JsonFile = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Train a masked language model, the start of a bidirectional energy (BiT).
 
@@ -66,7 +63,6 @@ def mlm(
     }
     chosen = load_config(PretrainMLMConfig, config, settings=settings or (), overrides=flags)
 
-    from energylm.files import write_json
     from energylm.pipelines.pretrain_mlm import plan_mlm, pretrain_mlm
 
     if dry_run:
@@ -76,5 +72,4 @@ def mlm(
     if os.environ.get("RANK", "0") != "0":
         return  # started by torchrun: one process speaks
     typer.echo(f"{run.model}: {run.summary()}")
-    if json is not None:
-        write_json(json, run.to_json())
+    write_result(json, run)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.options import DryRun, JsonFile
+
 
 def reproduce(
     name: Annotated[
@@ -23,11 +25,9 @@ def reproduce(
         Path | None,
         typer.Option("--output", "-o", help="Folder of the report (default: under ENERGYLM_HOME/results)."),
     ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Also write the results to this file.")] = None,
+    json: JsonFile = None,
     list_recipes: Annotated[bool, typer.Option("--list", help="Print all recipes and leave.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the recipe and print what is there and what is to make.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Reproduce a table or figure. What other recipes have made is reused; an interrupted run continues.
 

@@ -20,8 +20,7 @@ from energylm.data.corpus import Corpus
 from energylm.data.windows import Windows
 from energylm.errors import ModelError
 from energylm.models.masked_presets import build_masked_network
-from energylm.training.checkpoint import newest_checkpoint
-from energylm.training.engine import MODEL_FOLDER, RESULT_FILE, train
+from energylm.training.engine import MODEL_FOLDER, state_of_run, train
 from energylm.training.journal import FILE_NAME as JOURNAL
 from energylm.training.masked_lm_task import MaskedLMTask
 from energylm.training.seeding import seeded
@@ -123,13 +122,8 @@ def plan_mlm(config: PretrainMLMConfig, *, output: Path | str) -> MLMPlan:
     _mask_token_id(corpus)
     with torch.device("meta"):
         network = _build(config, corpus)
-    state, newest = "would train", newest_checkpoint(output)
-    if (output / RESULT_FILE).exists():
-        state = "is finished: would do nothing, if the settings are the same"
-    elif newest is not None:
-        state = f"would continue from {newest.name}"
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    return MLMPlan(parameters=parameters, windows=len(train_windows), state=state)
+    return MLMPlan(parameters=parameters, windows=len(train_windows), state=state_of_run(output))
 
 
 def _open(config: PretrainMLMConfig) -> tuple[Corpus, Windows, Windows | None]:

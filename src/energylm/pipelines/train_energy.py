@@ -27,9 +27,8 @@ from energylm.pipelines.train_energy_data import EnergyData, open_data
 from energylm.pipelines.train_energy_start import encoding_for, is_preset, start_energy
 from energylm.progress import say
 from energylm.training.calibration import Calibration, fit_calibration
-from energylm.training.checkpoint import newest_checkpoint
 from energylm.training.energy_task import ContrastEnergies, EnergyTask, contrast_energies
-from energylm.training.engine import MODEL_FOLDER, RESULT_FILE, train
+from energylm.training.engine import MODEL_FOLDER, state_of_run, train
 from energylm.training.journal import FILE_NAME as JOURNAL
 from energylm.training.journal import read_journal
 
@@ -119,11 +118,7 @@ def plan_energy(config: TrainEnergyConfig, *, output: Path | str) -> EnergyPlan:
     output = Path(output)
     data = open_data(config)
     energy = start_energy(config, data.corpus, length=data.negatives.config.length)
-    state, newest, steps = "would train", newest_checkpoint(output), config.training.steps
-    if (output / RESULT_FILE).exists():
-        state = "is finished: would do nothing, if the settings are the same"
-    elif newest is not None:
-        state = f"would continue from {newest.name}"
+    steps = config.training.steps
     return EnergyPlan(
         kind=energy.network.kind,
         parameters=sum(parameter.numel() for parameter in energy.network.parameters()),
@@ -131,7 +126,7 @@ def plan_energy(config: TrainEnergyConfig, *, output: Path | str) -> EnergyPlan:
         validation_contexts=len(data.report),
         calibration_contexts=len(data.calibration) if config.calibrate else 0,
         epochs=None if steps is None else steps * config.training.global_batch / len(data.train),
-        state=state,
+        state=state_of_run(output),
     )
 
 

@@ -27,8 +27,7 @@ from energylm.models.causal import CausalLanguageModel
 from energylm.models.parity import count_parameters, width_for
 from energylm.models.presets import build_network
 from energylm.models.ralm import RalmLM
-from energylm.training.checkpoint import newest_checkpoint
-from energylm.training.engine import MODEL_FOLDER, RESULT_FILE, train
+from energylm.training.engine import MODEL_FOLDER, state_of_run, train
 from energylm.training.journal import FILE_NAME as JOURNAL
 from energylm.training.language_model_task import LanguageModelTask
 from energylm.training.seeding import seeded
@@ -117,17 +116,12 @@ def plan_lm(config: TrainLMConfig, *, output: Path | str) -> LMPlan:
     corpus, train_windows, _ = _open(config)
     with torch.device("meta") if config.pretrained is config.base is None else nullcontext():
         network = _build(config, corpus)
-    state, newest = "would train", newest_checkpoint(output)
-    if (output / RESULT_FILE).exists():
-        state = "is finished: would do nothing, if the settings are the same"
-    elif newest is not None:
-        state = f"would continue from {newest.name}"
     steps = config.training.steps
     return LMPlan(
         parameters=count_parameters(network),
         windows=len(train_windows),
         epochs=None if steps is None else steps * config.training.global_batch / len(train_windows),
-        state=state,
+        state=state_of_run(output),
     )
 
 

@@ -6,7 +6,7 @@
 """
 
 from energylm.randomness.counter import row_keys, row_uniforms
-from energylm.randomness.permutation import shuffled
+from energylm.randomness.permutation import epoch_order, shuffled
 from energylm.randomness.streams import derive_seed, generator
 
-__all__ = ["derive_seed", "generator", "row_keys", "row_uniforms", "shuffled"]
+__all__ = ["derive_seed", "epoch_order", "generator", "row_keys", "row_uniforms", "shuffled"]

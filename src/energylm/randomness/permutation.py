@@ -31,6 +31,16 @@ def shuffled(positions: NDArray[np.int64], size: int, *, seed: int) -> NDArray[n
     return image.astype(np.int64)
 
 
+def epoch_order(positions: NDArray[np.int64], size: int, *, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The epoch, and the item of 0 … size−1, at each position of an endless sequence of epochs, each shuffled anew."""
+    epochs, within = np.divmod(positions, size)
+    items = np.empty_like(positions)
+    for epoch in np.unique(epochs):
+        members = epochs == epoch
+        items[members] = shuffled(within[members], size, seed=derive_seed(seed, "epoch", int(epoch)))
+    return epochs, items
+
+
 def _feistel(x: NDArray[np.uint64], half_bits: int, keys: list[np.uint64]) -> NDArray[np.uint64]:
     bits, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
     left, right = x >> bits, x & mask

@@ -23,7 +23,7 @@ from torch.nn.functional import softplus
 
 from energylm.config.energy import NCE
 from energylm.objectives.residual_nce import residual_nce
-from energylm.randomness import derive_seed, row_keys, row_uniforms, shuffled
+from energylm.randomness import derive_seed, epoch_order, row_keys, row_uniforms
 from energylm.training.task import Batch, Share, Sums
 
 # (B,) real and (B, M) noise energies -> (B,) losses. A new loss is a file in `objectives/` and a line here.
@@ -100,13 +100,7 @@ class EnergyTask:
 
     def context_order(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The epoch, and the context that is read, at each position of the endless sequence of epochs."""
-        size = len(self.train)
-        epochs, within = np.divmod(positions, size)
-        order = np.empty_like(positions)
-        for epoch in np.unique(epochs):
-            members = epochs == epoch
-            order[members] = shuffled(within[members], size, seed=derive_seed(self.seed, "context order", int(epoch)))
-        return epochs, order
+        return epoch_order(positions, len(self.train), seed=derive_seed(self.seed, "context order"))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {"loss": len(batch["lengths_S"]) / (1 + self.negatives_per_context)}

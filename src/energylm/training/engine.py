@@ -67,6 +67,14 @@ def train(task: Task, config: TrainingConfig, *, folder: Path | str) -> Training
             return _Run(task, config, folder, processes, identity, resumed).to_the_end()
 
 
+def state_of_run(folder: Path) -> str:
+    """What `train` would find in the run folder `folder`, in words."""
+    if (folder / RESULT_FILE).exists():
+        return "is finished: would do nothing, if the settings are the same"
+    newest = disk.newest_checkpoint(folder)
+    return "would train" if newest is None else f"would continue from {newest.name}"
+
+
 class _Run:
     """One session of a run: from the start or a checkpoint to the end."""
 

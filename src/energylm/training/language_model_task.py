@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from energylm.config.models import LEFT_TO_RIGHT, Direction
 from energylm.objectives.cross_entropy import cross_entropy_sum
-from energylm.randomness import derive_seed, shuffled
+from energylm.randomness import derive_seed, epoch_order
 from energylm.training.task import Batch, Share, Sums
 
 
@@ -70,13 +70,7 @@ class LanguageModelTask:
 
     def window_order(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which window is read at each position of the endless sequence of epochs."""
-        size = len(self.train_windows)
-        epochs, within = np.divmod(positions, size)
-        order = np.empty_like(positions)
-        for epoch in np.unique(epochs):
-            chosen = epochs == epoch
-            order[chosen] = shuffled(within[chosen], size, seed=derive_seed(self.seed, "window order", int(epoch)))
-        return order
+        return epoch_order(positions, len(self.train_windows), seed=derive_seed(self.seed, "window order"))[1]
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {"loss": batch["tokens_BT"][:, 1:].numel()}
