@@ -15,7 +15,7 @@ def demo(
     ] = Path("energylm-demo"),
     steps: Annotated[
         int | None,
-        typer.Option(help="Updates of the language model (default: 500, about a minute).", show_default=False),
+        typer.Option(help="Updates of the language model (default: 400, about a minute).", show_default=False),
     ] = None,
     config: ConfigFile = None,
     settings: Settings = None,
