@@ -22,7 +22,8 @@ from energylm.evaluation.plots import LinePlot, Series
 from energylm.evaluation.report import Numbers, Plot, Section, Text, write_report
 from energylm.evaluation.tables import Table
 from energylm.pipelines.artefacts import Artefact, ArtefactStore, artefact_key
-from energylm.pipelines.recipe_steps import CORPUS, STEP_KINDS, choose_corpus
+from energylm.pipelines.recipe_steps import STEP_KINDS
+from energylm.pipelines.recipe_steps.corpus import CORPUS, choose_corpus
 from energylm.progress import format_seconds, say
 
 
