@@ -5,7 +5,7 @@ import torch
 
 from energylm.config.pretrain import MASKED_PRESETS, MaskingConfig, masked_preset_shape
 from energylm.errors import ConfigError
-from energylm.models.masked_presets import build_masked_network
+from energylm.models.masked_presets import build_masked_network, token_logits
 
 ROBERTA_VOCABULARY, ROBERTA_POSITIONS = 50_265, 512
 
@@ -50,19 +50,43 @@ def test_a_layer_passes_on_as_much_in_a_narrow_network_as_in_berts():
         assert float(value.detach().std()) * width**0.5 == pytest.approx(0.02 * 768**0.5, rel=0.05)
 
 
-def test_any_tokenizer_serves():
+@pytest.mark.parametrize("preset", ["bit-tiny", "bit-local-tiny"])
+def test_any_tokenizer_serves(preset):
     network = build_masked_network(
-        "bit-tiny", vocabulary_size=20, max_length=8, pad_token_id=None, overrides={"layers": 1, "width": 16}
-    )
-    assert network(input_ids=torch.arange(8)[None]).logits.shape == (1, 8, 20)
-    assert network.base_model.pooler is None  # an unused layer would stop distributed training
+        preset, vocabulary_size=20, max_length=8, pad_token_id=None, overrides={"layers": 1, "width": 16}
+    ).eval()
+    tokens_BT = torch.arange(8)[None]
+    logits_BTV = network(input_ids=tokens_BT).logits
+    assert logits_BTV.shape == (1, 8, 20)
+    hidden_BTD = network.base_model(input_ids=tokens_BT).last_hidden_state
+    torch.testing.assert_close(token_logits(network, hidden_BTD[0]), logits_BTV[0])
+    assert getattr(network.base_model, "pooler", None) is None  # an unused layer would stop distributed training
+
+
+def test_a_local_layer_sees_its_neighbours_only():
+    """Of two layers the first sees all positions, the second four on either side. With the first one's attention cut,
+    a change at position 0 reaches position 4 and not position 5; with it, everything."""
+    network = build_masked_network(
+        "bit-local-tiny", vocabulary_size=50, max_length=20, pad_token_id=None, overrides={"width": 16}
+    ).eval()
+    one, other = torch.arange(20)[None], torch.arange(20)[None].clone()
+    other[0, 0] = 40
+
+    def reached():
+        difference_TD = (network.base_model(one)[0] - network.base_model(other)[0])[0].abs()
+        return (difference_TD.amax(-1) > 1e-7).nonzero().flatten().tolist()
+
+    with torch.no_grad():
+        assert reached() == list(range(20))
+        network.base_model.layers[0].attn.Wo.weight.zero_()
+        assert reached() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
     ("preset", "overrides", "words"),
     [
         ("bit-tinny", {}, "did you mean 'bit-tiny'"),
-        ("huge", {}, "known presets: bit-tiny, bit-mini, bit-base, bit-large"),
+        ("huge", {}, "known presets: bit-local-tiny, bit-local-mini, bit-tiny, bit-mini, bit-base, bit-large"),
         ("bit-tiny", {"widht": 64}, "did you mean 'width'"),
     ],
 )

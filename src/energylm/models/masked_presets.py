@@ -1,7 +1,8 @@
 """Masked language models with random weights from the presets of `config.pretrain`.
 
 They have BERT's form with one token type: RoBERTa's network (post-norm, GELU, tied output) without RoBERTa's shift of
-positions by the padding index, so that any tokenizer serves, with a padding token or without.
+positions by the padding index, so that any tokenizer serves, with a padding token or without; or, with local attention,
+ModernBERT's form: rotary positions, gated feed-forward, every third layer from the first on over all positions.
 
 Weights start at BERT's spread of 0.02 from width 768 on, and wider in narrower networks, where 0.02 would leave each
 layer so faint a voice that the first hundred steps of a small run are lost.
@@ -10,11 +11,13 @@ layer so faint a voice that the first hundred steps of a small run are lost.
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import BertConfig, BertForMaskedLM
+from torch import Tensor
+from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
-from energylm.config.pretrain import masked_preset_shape
+from energylm.config.pretrain import LocalTransformerShape, masked_preset_shape
 
 BERT_SPREAD, BERT_WIDTH = 0.02, 768
+MaskedNetwork = BertForMaskedLM | ModernBertForMaskedLM
 
 
 def build_masked_network(
@@ -24,9 +27,26 @@ def build_masked_network(
     max_length: int,
     pad_token_id: int | None,
     overrides: Mapping[str, Any] | None = None,
-) -> BertForMaskedLM:
+) -> MaskedNetwork:
     """A network of `preset`'s shape with weights from torch's global generator (the training engine seeds it)."""
     shape = masked_preset_shape(preset, overrides)
+    if isinstance(shape, LocalTransformerShape):
+        return ModernBertForMaskedLM(
+            ModernBertConfig(
+                vocab_size=vocabulary_size,
+                max_position_embeddings=max_length,
+                hidden_size=shape.width,
+                num_hidden_layers=shape.layers,
+                num_attention_heads=shape.heads,
+                intermediate_size=shape.feedforward_width or 2 * shape.width,  # its gate doubles it
+                local_attention=shape.local_attention,
+                embedding_dropout=shape.dropout,
+                attention_dropout=shape.dropout,
+                mlp_dropout=shape.dropout,
+                pad_token_id=pad_token_id,
+                **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
+            )
+        )
     return BertForMaskedLM(
         BertConfig(
             vocab_size=vocabulary_size,
@@ -43,3 +63,10 @@ def build_masked_network(
             pad_token_id=pad_token_id,
         )
     )
+
+
+def token_logits(network: MaskedNetwork, hidden_MD: Tensor) -> Tensor:
+    """(M, V) predictions at M chosen positions, whose hidden states these are."""
+    if isinstance(network, ModernBertForMaskedLM):
+        return network.decoder(network.head(hidden_MD))
+    return network.cls(hidden_MD)

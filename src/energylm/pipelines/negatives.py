@@ -254,4 +254,5 @@ def _refuse_other_tokens(tokenizer: "PreTrainedTokenizerFast", config: Negatives
 def _name(location: Path | str) -> str:
     """What a model calls itself, or else the name of its folder, file or hub entry."""
     manifest = Path(location) / MODEL_MANIFEST
-    return str(read_json(manifest)["name"]) if manifest.is_file() else Path(location).name
+    named = read_json(manifest) if manifest.is_file() else {}
+    return str(named.get("name", Path(location).name))

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import BertForMaskedLM
 
 from energylm.bundles.model_folder import new_model_folder, quiet_transformers, write_manifest
 from energylm.config.pretrain import PretrainMLMConfig
 from energylm.data.corpus import Corpus
 from energylm.data.windows import Windows
 from energylm.errors import ModelError
-from energylm.models.masked_presets import build_masked_network
+from energylm.models.masked_presets import MaskedNetwork, build_masked_network
 from energylm.training.engine import MODEL_FOLDER, state_of_run, train
 from energylm.training.journal import FILE_NAME as JOURNAL
 from energylm.training.masked_lm_task import MaskedLMTask
@@ -136,7 +135,7 @@ def _open(config: PretrainMLMConfig) -> tuple[Corpus, Windows, Windows | None]:
     )
 
 
-def _build(config: PretrainMLMConfig, corpus: Corpus) -> BertForMaskedLM:
+def _build(config: PretrainMLMConfig, corpus: Corpus) -> MaskedNetwork:
     with seeded(config.training.seed, "initialisation"):
         return build_masked_network(
             config.preset,
@@ -163,7 +162,7 @@ def _ordinary_tokens(corpus: Corpus) -> Tensor:
     return ordinary_V
 
 
-def _save(network: BertForMaskedLM, folder: Path, *, config: PretrainMLMConfig, corpus: Corpus) -> None:
+def _save(network: MaskedNetwork, folder: Path, *, config: PretrainMLMConfig, corpus: Corpus) -> None:
     provenance = {
         "corpus": Path(config.corpus).name,
         "corpus_identity": corpus.manifest.identity,

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BertForMaskedLM
 
 from energylm.config.pretrain import MaskingConfig
+from energylm.models.masked_presets import MaskedNetwork, token_logits
 from energylm.objectives.cross_entropy import IGNORED, count_targets, cross_entropy_sum
 from energylm.objectives.masked_lm import mask_tokens, masking_uniforms
 from energylm.training.language_model_task import LanguageModelTask, WindowSource
@@ -29,7 +29,7 @@ class MaskedLMTask(LanguageModelTask):
 
     def __init__(
         self,
-        network: BertForMaskedLM,
+        network: MaskedNetwork,
         train_windows: WindowSource,
         valid_windows: WindowSource | None = None,
         *,
@@ -100,6 +100,6 @@ class MaskedLMTask(LanguageModelTask):
         chosen_BT = batch["targets_BT"] != IGNORED
         targets_M = batch["targets_BT"][chosen_BT]
         hidden_BTD = model.base_model(input_ids=batch["inputs_BT"]).last_hidden_state
-        logits_MV = model.cls(hidden_BTD[chosen_BT])
+        logits_MV = token_logits(model, hidden_BTD[chosen_BT])
         correct = (logits_MV.argmax(-1) == targets_M).sum()
         return cross_entropy_sum(logits_MV, targets_M), correct, chosen_BT.sum()
