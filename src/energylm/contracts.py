@@ -80,6 +80,28 @@ class ContinuationEnergy(Energy, Protocol):
 
 
 @runtime_checkable
+class MaskedLanguageModel(Protocol):
+    """Conditionals of hidden tokens given those around them; they need not belong to any joint distribution.
+
+    Sequences hold text only: what frames them ([CLS] … [SEP]) is the model's own business.
+    """
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    @property
+    def mask_token_id(self) -> int: ...
+
+    def masked_logits(
+        self, tokens_RT: Tensor, lengths_R: Tensor, hidden_RT: Tensor, *, source_R: Tensor | None = None
+    ) -> Tensor:
+        """(N, V) logits at the N positions that `hidden_RT` marks, row by row; all positions that are marked in a row
+        are hidden from the model together. `source_R` says which of its sources a conditional model reads for each
+        row; models without sources ignore it."""
+        ...
+
+
+@runtime_checkable
 class Choices(Protocol):
     """Where a sampler's decisions come from: drawn (`samplers.choices.RowChoices`) or enumerated (`testing`), so that
     the very code that runs in production can be proved on an enumerable language.
@@ -93,4 +115,26 @@ class Choices(Protocol):
 
     def accept(self, log_probability_R: Tensor) -> Tensor:
         """(R,) bool, each true with probability min(1, exp(log_probability))."""
+        ...
+
+
+State = tuple[Tensor, ...]  # each (B, K, …): what an element of a beam carries; rows of K may be picked or mixed
+
+
+@runtime_checkable
+class Stepper(Protocol):
+    """B sources, read; their outputs are written one symbol at a time: what a search needs of a sequence model.
+
+    Inputs are embeddings, not symbols, so that a search may feed a mixture of symbols back. Scores are raw: whether
+    they are normalised at each step is the search's choice. K may change from step to step.
+    """
+
+    embedding_VE: Tensor  # what stands for each output symbol when it is fed back
+
+    def start(self) -> tuple[State, Tensor]:
+        """The state before anything is written, (B, 1, …), and the first input (B, 1, E)."""
+        ...
+
+    def step(self, state: State, inputs_BKE: Tensor, *, position: int) -> tuple[State, Tensor]:
+        """Read one input at each element: the new state, and the raw scores (B, K, V) of symbol `position`."""
         ...

@@ -19,9 +19,10 @@ def row_keys(seed: int, group_R: Tensor, member_R: Tensor) -> Tensor:
     return _mix(start + _times(member_R.long(), _MEMBER))
 
 
-def row_uniforms(keys_R: Tensor, *, step: int) -> Tensor:
-    """(R,) float64 in [0, 1): the number that each row draws at `step`."""
-    bits = _mix(keys_R + _signed((step + 1) * _STEP))
+def row_uniforms(keys_R: Tensor, *, step: int | Tensor) -> Tensor:
+    """(R,) float64 in [0, 1): the number that each row draws at `step`, or at its own step of (R,) steps."""
+    offset = _times(step.long() + 1, _STEP) if isinstance(step, Tensor) else _signed((step + 1) * _STEP)
+    bits = _mix(keys_R + offset)
     return _logical_shift(bits, 11).double() * 2.0**-53
 
 

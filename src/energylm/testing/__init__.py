@@ -2,6 +2,7 @@
 
 `enumeration`             every sequence over a tiny vocabulary
 `tabular_language_model`  P(x_t | x_<t) from a table, behind `contracts.LanguageModel`
+`tabular_masked_model`    logits of hidden tokens from a table, behind `contracts.MaskedLanguageModel`
 `tabular_energy`          E(x) from a table, behind `contracts.Energy`
 `exact`, `proposals`      exact distributions, partition functions, next-token conditionals, truncated proposals
 `choices`, `transitions`  every random path of a sampler's own code; exact transition matrices; stationarity
@@ -17,6 +18,7 @@ from energylm.testing.proposals import exact_proposal, truncated_probabilities
 from energylm.testing.statistics import assert_mean, assert_same_counts, assert_same_distribution, assert_same_mean
 from energylm.testing.tabular_energy import TabularEnergy
 from energylm.testing.tabular_language_model import TabularLanguageModel
+from energylm.testing.tabular_masked_model import TabularMaskedModel
 from energylm.testing.transitions import (
     assert_stationary,
     exact_transition_matrix,
@@ -29,6 +31,7 @@ __all__ = [
     "ExactDistribution",
     "TabularEnergy",
     "TabularLanguageModel",
+    "TabularMaskedModel",
     "assert_mean",
     "assert_same_counts",
     "assert_same_distribution",

@@ -1,0 +1,164 @@
+"""Block Metropolis-Hastings on a masked model against a plain transcription of algorithm 4, and against its own passes.
+
+The plain way is the algorithm as it is printed (goyal2021): one chain, one masked pass at a time, the energy of the
+current state kept. Both draw blocks of four positions in random order and accept by E_local; networks are 2 × 128 and
+4 × 256 with 8,192 tokens. The limit is the time of the forward passes that our sampler asked for, alone, in batches.
+"""
+
+import time
+from functools import partial
+from typing import Any
+
+from energylm.benchmarks.harness import Bar, Options, Result, interleaved_rates
+
+CHAINS, TOKENS, BLOCK, VOCABULARY, MASK_ID = 16, 20, 4, 8192, 2
+SHAPES = {"2 × 128": (2, 128, 8.0), "4 × 256": (4, 256, 4.0)}  # layers, width, bar on the ratio
+EPOCHS, PLAIN_EPOCHS = 1, 2  # of a repeat: 80 proposals of 16 chains, and 10 of one
+
+
+def run(options: Options) -> Result:
+    bars, details = [], {}
+    for name, (layers, width, bar) in list(SHAPES.items())[: 1 if options.quick else None]:
+        network = make_network(layers=layers, width=width)
+        rate = interleaved_rates(
+            {
+                "ours": partial(_ours, network),
+                "plain": partial(_plain, network, 1 if options.quick else PLAIN_EPOCHS),
+                "passes alone": partial(_passes_alone, network, _passes(network)),
+            },
+            repeats=options.repeats,
+        )
+        bars.append(Bar(f"{name}: proposals/s, times the plain way", rate["ours"] / rate["plain"], bar))
+        bars.append(
+            Bar(f"{name}: time over that of its passes alone", rate["passes alone"] / rate["ours"], 2.0, at_least=False)
+        )
+        details |= {f"{name}: proposals/s, {way}": value for way, value in rate.items()}
+    return Result(name="mcmc", bars=bars, details=details)
+
+
+def make_network(*, layers: int, width: int) -> Any:
+    import torch
+
+    from energylm.models.masked_presets import build_masked_network
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return build_masked_network(
+            "bit-tiny",
+            vocabulary_size=VOCABULARY,
+            max_length=TOKENS,
+            pad_token_id=0,
+            overrides={"layers": layers, "width": width, "heads": 4},
+        ).eval()
+
+
+class _Counted:
+    """Counts the sequences that go through a masked model."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.calls = model, []
+        self.vocabulary_size, self.mask_token_id = model.vocabulary_size, model.mask_token_id
+
+    def masked_logits(self, tokens_RT, lengths_R, hidden_RT, *, source_R=None):
+        self.calls.append((len(tokens_RT), int(hidden_RT.sum()) // len(tokens_RT)))
+        return self.model.masked_logits(tokens_RT, lengths_R, hidden_RT, source_R=source_R)
+
+
+def _ours(network: Any) -> float:
+    from energylm.models.masked import MaskedNetwork
+
+    return _sample(MaskedNetwork(network, mask_token_id=MASK_ID))
+
+
+def _passes(network: Any) -> list[tuple[int, int]]:
+    """(sequences, hidden positions of each) of every masked pass that our sampler asks for."""
+    from energylm.models.masked import MaskedNetwork
+
+    counted = _Counted(MaskedNetwork(network, mask_token_id=MASK_ID))
+    _sample(counted)
+    return counted.calls[1:]  # the first gives the energies of the start, which takes no part in the rates
+
+
+def _sample(model: Any) -> float:
+    """Proposals a second of all chains together."""
+    import torch
+
+    from energylm.config.mcmc import ChainsConfig
+    from energylm.energies.masked_lm import MaskedLMEnergy
+    from energylm.randomness import row_keys
+    from energylm.samplers.choices import RowChoices
+    from energylm.samplers.epochs import run_epochs
+    from energylm.samplers.masked_proposal import MaskedProposal
+    from energylm.samplers.metropolis_hastings import MetropolisHastings
+
+    target, proposal = MaskedLMEnergy(model), MaskedProposal(_allowed())
+    state = MetropolisHastings(target, proposal).init(_start(CHAINS), torch.full((CHAINS,), TOKENS))
+    choices = RowChoices(row_keys(0, torch.arange(CHAINS), torch.zeros(CHAINS, dtype=torch.int64)))
+    config = ChainsConfig(epochs=EPOCHS, burn_in=0, block=BLOCK)
+    free_RT = torch.ones(CHAINS, TOKENS, dtype=torch.bool)
+    start = time.perf_counter()
+    proposals = sum(
+        int(epoch.info.proposed_R.sum())
+        for epoch in run_epochs(target, proposal, state, free_RT, choices, config=config)
+    )
+    return proposals / (time.perf_counter() - start)
+
+
+def _plain(network: Any, epochs: int) -> float:
+    """Proposals a second of algorithm 4 as printed, with blocks."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    forbidden = ~_allowed()
+
+    @torch.no_grad()
+    def masked(tokens_T, places):
+        hidden_T = tokens_T.clone()
+        hidden_T[places] = MASK_ID
+        return network(input_ids=hidden_T[None]).logits[0, places]
+
+    def energy(tokens_T):
+        return -sum(masked(tokens_T, [t]).log_softmax(-1)[0, tokens_T[t]] for t in range(TOKENS))
+
+    tokens_T = _start(1)[0]
+    old_energy, proposals = energy(tokens_T), 0
+    start = time.perf_counter()
+    for _ in range(epochs):
+        for block in torch.randperm(TOKENS, generator=generator).split(BLOCK):
+            log_q = masked(tokens_T, block).masked_fill(forbidden, float("-inf")).log_softmax(-1)
+            drawn = torch.multinomial(log_q.exp(), 1, generator=generator)[:, 0]
+            proposed_T = tokens_T.clone()
+            proposed_T[block] = drawn
+            rows = torch.arange(len(block))
+            log_ratio = (log_q[rows, tokens_T[block]] - log_q[rows, drawn]).sum()
+            new_energy = energy(proposed_T)
+            if torch.rand((), generator=generator) < (old_energy - new_energy + log_ratio).exp():
+                tokens_T, old_energy = proposed_T, new_energy
+            proposals += 1
+    return proposals / (time.perf_counter() - start)
+
+
+def _passes_alone(network: Any, passes: list[tuple[int, int]]) -> float:
+    """Proposals a second if the forward passes were all there is to it: body, and output layer where it is needed."""
+    import torch
+
+    steps = [count for count, _ in passes if count == CHAINS]
+    start = time.perf_counter()
+    with torch.no_grad():
+        for count, hidden in passes:
+            hidden_RTD = network.bert(input_ids=_start(count)).last_hidden_state
+            network.cls(hidden_RTD[:, :hidden].reshape(1, count * hidden, -1))
+    return len(steps) * CHAINS / (time.perf_counter() - start)
+
+
+def _allowed() -> Any:
+    import torch
+
+    return torch.arange(VOCABULARY) > MASK_ID
+
+
+def _start(rows: int) -> Any:
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(MASK_ID + 1, VOCABULARY, (rows, TOKENS), generator=generator)

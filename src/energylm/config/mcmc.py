@@ -1,0 +1,147 @@
+"""How text is drawn from a masked language model read as an energy: `energylm mcmc`. Defaults: goyal2021, §6.5.
+
+The paper runs 7 epochs of burn-in and 26 more, at least 5 chains, positions in random order.
+"""
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from energylm.config.base import Config
+from energylm.config.sampling import Truncation
+
+RAW, LOCAL = "raw", "local"
+MaskedEnergyKind = Literal["raw", "local"]
+
+RANDOM = "random"
+PositionOrder = Literal["sequential", "random"]
+
+DEGENERATE_GIBBS, MASK_PREDICT = "gibbs", "mask-predict"
+SamplerName = Literal["mh", "gibbs", "mask-predict"]
+
+MASK = "mask"  # as an initial text: nothing but masks
+UNMASKED = "unmasked"  # as fixed positions: all that are not masked in the initial text
+
+
+class ProposalConfig(Config):
+    """The masked conditionals that propose new tokens (goyal2021, §6.4.1)."""
+
+    temperature: float = Field(1.0, description="Divide the logits by this; below 1 proposals are more peaked.")
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="Propose from the nucleus that holds this probability; none = all tokens."
+    )
+    full_support: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Where top_p is set: part of the moves that propose from all tokens. Without them a token outside "
+        "its nucleus is frozen, and the chain cannot reach every text.",
+    )
+
+    @field_validator("temperature")
+    @classmethod
+    def _is_positive(cls, temperature: float) -> float:
+        if temperature <= 0:
+            raise ValueError(
+                "a proposal of temperature 0 always proposes the same token, so no exact sampler can use it; take a "
+                "positive temperature, or sampler mask-predict"
+            )
+        return temperature
+
+    @property
+    def truncation(self) -> Truncation:
+        return Truncation(temperature=self.temperature, top_p=self.top_p)
+
+    @property
+    def full_support_probability(self) -> float:
+        """Of a move from all tokens; 0 where every move is one."""
+        return self.full_support if self.top_p not in (None, 1.0) else 0.0
+
+
+class AnnealingConfig(Config):
+    """How blocks and target change with the epochs (goyal2021, §6.7.3 and §6.8)."""
+
+    block: bool = Field(False, description="Shrink the block linearly to one position over the epochs.")
+    target: float = Field(
+        0.0, ge=0, lt=1, description="Lower the target's temperature by this each epoch; the paper: 0.02, 0.04, 0.06."
+    )
+    lowest: float = Field(0.1, gt=0, le=1, description="The target's temperature never falls below this.")
+
+    def block_size(self, start: int, *, epoch: int, epochs: int) -> int:
+        """Positions of a block in `epoch` 0 … epochs − 1."""
+        if not self.block or epochs < 2:
+            return start
+        return max(1, round(start + (1 - start) * epoch / (epochs - 1)))
+
+    def temperature(self, epoch: int) -> float:
+        """Of the target exp(−E / temperature) in `epoch`."""
+        return max(self.lowest, 1.0 - self.target * epoch)
+
+
+class ChainsConfig(Config):
+    """Everything about a run of chains but the model and the texts."""
+
+    sampler: SamplerName = Field(
+        "mh",
+        description="mh: Metropolis-Hastings, exact; gibbs: degenerate Gibbs, which takes every proposal and has no "
+        "known target; mask-predict: no sampler but a search for one likely text.",
+    )
+    energy: MaskedEnergyKind = Field(
+        "local", description="local: minus the pseudo-log-likelihood; raw: minus the sum of the logits."
+    )
+    chains: int = Field(5, ge=1, description="Chains of each text.")
+    epochs: int = Field(33, ge=1, description="Sweeps over all free positions.")
+    burn_in: int = Field(7, ge=0, description="First epochs whose texts are not kept.")
+    forced_epochs: int = Field(
+        0, ge=0, description="First epochs of mh in which every proposal is taken; part of the burn-in."
+    )
+    order: PositionOrder = Field("random", description="Of the positions in an epoch, drawn without replacement.")
+    block: int = Field(1, ge=1, description="Positions that are hidden and proposed together.")
+    proposal: ProposalConfig = ProposalConfig()
+    annealing: AnnealingConfig = AnnealingConfig()
+    iterations: int = Field(10, ge=1, description="Of mask-predict, the first prediction included.")
+    seed: int = Field(0, ge=0, description="The same seed gives the same texts.")
+
+    @model_validator(mode="after")
+    def _epochs_fit(self) -> Self:
+        if self.sampler == MASK_PREDICT:
+            return self
+        if self.burn_in >= self.epochs:
+            raise ValueError(f"burn_in {self.burn_in} leaves nothing of {self.epochs} epochs; run more epochs")
+        if self.forced_epochs > self.burn_in:
+            raise ValueError(
+                f"forced_epochs {self.forced_epochs} exceed burn_in {self.burn_in}: texts of forced epochs do not have "
+                "the target's law; raise burn_in"
+            )
+        return self
+
+
+class MCMCConfig(Config):
+    model: str = Field(description="A masked language model: a folder (`energylm pretrain mlm`) or a hub name.")
+    texts: tuple[str, ...] = Field(
+        ("mask",), min_length=1, description="Where chains start: texts, which may hold [MASK], or 'mask'."
+    )
+    lengths: tuple[int, ...] = Field(
+        (20,), min_length=1, description="Tokens of a text that starts as 'mask'; mask-predict tries all and keeps one."
+    )
+    fixed: str = Field(
+        "", description="Positions that never change: '0-3,7' (tokens, from 0), or 'unmasked': all but [MASK]."
+    )
+    require: tuple[str, ...] = Field((), description="Words or phrases that every text must contain.")
+    forbid: tuple[str, ...] = Field((), description="Words or phrases that no text may contain.")
+    start: Literal["dispersed", "greedy"] = Field(
+        "dispersed",
+        description="How masks are filled before the first epoch: each chain by a draw of its own, so that R-hat means "
+        "something, or all by the likeliest tokens (the paper's warm start).",
+    )
+    keep: Literal["all", "last", "best"] = Field(
+        "all", description="Texts written of each chain: of all epochs after burn-in, of the last, or of lowest energy."
+    )
+    run: ChainsConfig = ChainsConfig()
+
+    @field_validator("lengths")
+    @classmethod
+    def _positive(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        if min(lengths) < 1:
+            raise ValueError("a text has at least 1 token")
+        return lengths

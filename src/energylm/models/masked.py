@@ -1,0 +1,166 @@
+"""A masked network of transformers as conditionals over token ids: logits of hidden tokens given those around them.
+
+    f(v, h(y_\\I))       for v in the vocabulary, at every hidden position of the set I            Goyal 2021, §6.2.1
+
+Sequences come without the tokens that frame them ([CLS] … [SEP]): where the network was trained with a frame, it is put
+around every sequence here, read as context and never hidden. Only hidden positions go through the output layer, and
+in BERT's relatives through the last feed-forward: hooks hand just these on, so every family keeps its own code. Rows go
+through in micro-batches of similar length, whatever their number.
+
+Relations  `contracts.MaskedLanguageModel` is the promise kept here; `bundles.masked_language_model` adds text and
+           folders, `energies.masked_lm` reads it as an energy.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from energylm.errors import ModelError, VocabularyMismatch
+
+# The widest activations of a micro-batch (the feed-forward's, 4 × width) that stay in the caches of a CPU; on a GPU
+# there is no such cliff, and bigger is better.
+CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES = 16 << 20, 256 << 20
+LIKE_BERT = ("bert", "roberta", "electra")  # same modules under the same names, the residual within `attention.output`
+
+
+class MaskedNetwork:
+    """`contracts.MaskedLanguageModel` around a ForMaskedLM network that is in evaluation mode.
+
+    `prefix` and `suffix` are the ids that the network expects before and after each sequence.
+    """
+
+    def __init__(
+        self, network: PreTrainedModel, *, mask_token_id: int, prefix: Sequence[int] = (), suffix: Sequence[int] = ()
+    ) -> None:
+        self.network, self.mask_token_id = network, mask_token_id
+        self.prefix, self.suffix = tuple(prefix), tuple(suffix)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self.network.get_input_embeddings().weight.shape[0])
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The longest sequence, frame not counted, that the network's positions hold; None where nothing limits it."""
+        limit = getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
+        if limit is None:
+            return None
+        # RoBERTa's relatives count positions from their padding index on.
+        reserved = [
+            module.padding_idx + 1
+            for name, module in self.network.named_modules()
+            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
+        ]
+        return int(limit) - max(reserved, default=0) - len(self.prefix) - len(self.suffix)
+
+    @torch.no_grad()
+    def logits(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B, T, V) at every position of right-padded sequences that are read as they are: nothing hidden by us."""
+        framed_BS, framed_lengths_B = self._framed(*self._readable(tokens_BT, lengths_B))
+        logits_BSV: Tensor = self._run(framed_BS, framed_lengths_B).logits
+        return logits_BSV[:, len(self.prefix) : len(self.prefix) + tokens_BT.shape[1]]
+
+    @torch.no_grad()
+    def masked_logits(
+        self, tokens_RT: Tensor, lengths_R: Tensor, hidden_RT: Tensor, *, source_R: Tensor | None = None
+    ) -> Tensor:
+        """(N, V) at the N hidden positions, row by row; `source_R` names nothing here, this model reads no source."""
+        tokens_RT, lengths_R = self._readable(tokens_RT, lengths_R)
+        hidden_RT = hidden_RT.to(tokens_RT.device)
+        framed_RS, framed_lengths_R = self._framed(tokens_RT.masked_fill(hidden_RT, self.mask_token_id), lengths_R)
+        after = framed_RS.shape[1] - hidden_RT.shape[1] - len(self.prefix)
+        hidden_RS = torch.nn.functional.pad(hidden_RT, (len(self.prefix), after))
+        batches = self._micro_batches(framed_lengths_R)
+        if len(batches) == 1 and int(framed_lengths_R.min()) == framed_RS.shape[1]:
+            return self._logits_at(framed_RS, framed_lengths_R, hidden_RS)
+        slots_RS = (hidden_RS.flatten().cumsum(0) - 1).view_as(hidden_RS)
+        count = int(hidden_RS.sum())
+        logits_NV = torch.empty(count, self.vocabulary_size, device=framed_RS.device, dtype=self.network.dtype)
+        for rows, longest in batches:
+            chosen = hidden_RS[rows, :longest]
+            found = self._logits_at(framed_RS[rows, :longest], framed_lengths_R[rows], chosen)
+            logits_NV[slots_RS[rows, :longest][chosen]] = found
+        return logits_NV
+
+    def _logits_at(self, tokens_RS: Tensor, lengths_R: Tensor, hidden_RS: Tensor) -> Tensor:
+        with _only_positions(self.network, hidden_RS):
+            logits_1NV: Tensor = self._run(tokens_RS, lengths_R).logits
+        return logits_1NV[0]
+
+    def _run(self, tokens_RS: Tensor, lengths_R: Tensor) -> Any:
+        # With padding on the right every family's own positions are right for the real tokens.
+        real_RS = torch.arange(tokens_RS.shape[1], device=tokens_RS.device) < lengths_R[:, None]
+        return self.network(input_ids=tokens_RS, attention_mask=real_RS.long())
+
+    def _framed(self, tokens_RT: Tensor, lengths_R: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.prefix and not self.suffix:
+            return tokens_RT, lengths_R
+        before = tokens_RT.new_tensor(self.prefix).expand(len(tokens_RT), -1)
+        framed_RS = torch.nn.functional.pad(torch.cat([before, tokens_RT], dim=1), (0, len(self.suffix)))
+        for place, token in enumerate(self.suffix):
+            framed_RS.scatter_(1, (len(self.prefix) + lengths_R + place)[:, None], token)
+        return framed_RS, lengths_R + len(self.prefix) + len(self.suffix)
+
+    def _readable(self, tokens_RT: Tensor, lengths_R: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens with padding set to 0, on the network's device, if it can read them at all."""
+        if self.network.training:
+            raise ModelError("the masked model is in training mode, so dropout would change its scores; call .eval()")
+        tokens_RT, lengths_R = tokens_RT.to(self.network.device), lengths_R.to(self.network.device)
+        longest = int(lengths_R.max()) if len(lengths_R) else 0
+        if self.max_tokens is not None and longest > self.max_tokens:
+            raise ModelError(
+                f"a sequence of {longest:,} tokens is longer than the {self.max_tokens:,} that the masked model holds; "
+                "shorten it"
+            )
+        real_RT = torch.arange(tokens_RT.shape[1], device=tokens_RT.device) < lengths_R[:, None]
+        tokens_RT = tokens_RT.masked_fill(~real_RT, 0)
+        if tokens_RT.numel() and not 0 <= int(tokens_RT.min()) <= int(tokens_RT.max()) < self.vocabulary_size:
+            raise VocabularyMismatch(
+                f"token ids from {int(tokens_RT.min())} to {int(tokens_RT.max())} came but the masked model knows ids "
+                f"0 to {self.vocabulary_size - 1}; encode the text with this model's own tokenizer"
+            )
+        return tokens_RT, lengths_R
+
+    def _micro_batches(self, lengths_R: Tensor) -> list[tuple[Tensor, int]]:
+        """Rows that go through the network together and the length of the longest, longest first."""
+        width = self.network.config.get_text_config().hidden_size
+        on_cpu = self.network.device.type == "cpu"
+        budget = (CPU_ACTIVATION_BYTES if on_cpu else GPU_ACTIVATION_BYTES) // (16 * width)
+        order_R = lengths_R.argsort(descending=True, stable=True)
+        batches, start = [], 0
+        while start < len(order_R):
+            longest = int(lengths_R[order_R[start]])
+            rows = order_R[start : start + max(1, budget // longest)]
+            batches.append((rows, longest))
+            start += len(rows)
+        return batches
+
+
+@contextmanager
+def _only_positions(network: PreTrainedModel, chosen_RS: Tensor) -> Iterator[None]:
+    """Within, what works position by position at the network's end sees the chosen positions only, as one long
+    sequence: logits are (1, N, V)."""
+
+    def choose(states_RSD: Tensor) -> Tensor:
+        return states_RSD[chosen_RS][None]
+
+    def choose_inputs(_module: Any, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(map(choose, states))
+
+    def choose_output(_module: Any, _inputs: Any, output: Any) -> Any:
+        output.last_hidden_state = choose(output.last_hidden_state)
+        return output
+
+    body = network.base_model
+    if network.config.model_type in LIKE_BERT:  # after its attention, the last layer mixes no positions
+        handle = body.encoder.layer[-1].attention.output.register_forward_pre_hook(choose_inputs)
+    else:
+        handle = body.register_forward_hook(choose_output)
+    try:
+        yield
+    finally:
+        handle.remove()

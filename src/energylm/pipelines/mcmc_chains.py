@@ -1,0 +1,182 @@
+"""A group of texts whose chains travel in one batch: first states, epochs, what is kept of them, and resuming."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from energylm.bundles.masked_language_model import MaskedLanguageModel
+from energylm.config.mcmc import MCMCConfig
+from energylm.energies.masked_lm import MaskedLMEnergy
+from energylm.errors import ConfigError
+from energylm.files import atomic_file
+from energylm.pipelines.mcmc_start import Inputs, Start
+from energylm.progress import Progress
+from energylm.randomness import derive_seed, row_keys
+from energylm.samplers.chain_choices import ChainChoices
+from energylm.samplers.chains import ChainState
+from energylm.samplers.degenerate_gibbs import DegenerateGibbs
+from energylm.samplers.epochs import run_epochs
+from energylm.samplers.mask_predict import MaskPredict
+from energylm.samplers.masked_proposal import MaskedProposal
+
+REFILLS = 100  # attempts to fill masks so that no forbidden phrase arises
+
+
+@dataclass(frozen=True)
+class TextSample:
+    """A text that was kept. `score` is mask-predict's mean log-probability of the tokens it filled in."""
+
+    text: int  # number of the text it started from
+    chain: int
+    epoch: int
+    energy: float
+    sample: str
+    tokens: list[int]
+    score: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class History:
+    """Every epoch of a group so far: N epochs, R rows. The first state, before any epoch, is not among them."""
+
+    tokens_NRT: Tensor
+    energy_NR: Tensor
+    counts_N3R: Tensor  # proposed, accepted, novel
+    decided_R: Tensor
+
+    @property
+    def epochs(self) -> int:
+        return len(self.energy_NR)
+
+
+class Group:
+    """Texts whose chains travel in one batch; row r is chain r % chains of text r // chains of the group."""
+
+    def __init__(
+        self, config: MCMCConfig, model: MaskedLanguageModel, inputs: Inputs, starts: list[Start], file: Path | None
+    ) -> None:
+        self.config, self.model, self.inputs, self.starts, self.file = config, model, inputs, starts, file
+        self.chains, self.device = config.run.chains, model.network.device
+        self.target = MaskedLMEnergy(model, kind=config.run.energy)
+        self.proposal = MaskedProposal(
+            inputs.allowed_V.to(self.device),
+            config.run.proposal.truncation,
+            config.run.proposal.full_support_probability,
+        )
+        self.lengths_R = self._rows(torch.tensor([len(start.tokens_T) for start in starts]))
+        self.free_RT = self._rows(pad_sequence([start.free_T for start in starts], batch_first=True))
+        text_R = self._rows(torch.tensor([start.text for start in starts]))
+        chain_R = torch.arange(self.chains, device=self.device).repeat(len(starts))
+        self.keys_R = row_keys(derive_seed(config.run.seed, "chains"), text_R, chain_R)
+
+    def histories(self, bar: Progress) -> Iterator[History]:
+        """The history after each epoch; those found in the folder come first."""
+        history = self._found()
+        for epochs in range(1, history.epochs + 1):
+            bar.advance()
+            yield replace(
+                history,
+                tokens_NRT=history.tokens_NRT[:epochs],
+                energy_NR=history.energy_NR[:epochs],
+                counts_N3R=history.counts_N3R[:epochs],
+            )
+        choices = ChainChoices(self.keys_R, decided_R=history.decided_R.to(self.device))
+        if history.epochs:
+            tokens_RT, energy_R = history.tokens_NRT[-1].to(self.device), history.energy_NR[-1].to(self.device)
+            state = ChainState(tokens_RT, self.lengths_R, energy_R)
+        else:
+            state = self._first_state(choices)
+        for epoch in run_epochs(
+            self.target,
+            self.proposal,
+            state,
+            self.free_RT,
+            choices,
+            config=self.config.run,
+            constraint=self.inputs.constraint,
+            first_epoch=history.epochs,
+        ):
+            counts_3R = torch.stack([epoch.info.proposed_R, epoch.info.accepted_R, epoch.info.novel_R]).cpu()
+            history = History(
+                torch.cat([history.tokens_NRT, epoch.state.tokens_RT[None].cpu()]),
+                torch.cat([history.energy_NR, epoch.state.energy_R[None].cpu()]),
+                torch.cat([history.counts_N3R, counts_3R[None]]),
+                choices.decided_R.cpu(),
+            )
+            self._save(history)
+            proposed, accepted, novel = counts_3R.sum(1).tolist()
+            energy = float(epoch.state.energy_R.mean())
+            bar.advance(note=f"energy {energy:.2f}, accepted {accepted / proposed:.0%}, new {novel / proposed:.0%}")
+            yield history
+
+    def samples(self, history: History, epochs: list[int] | None) -> list[TextSample]:
+        """The texts of these epochs; without epochs, the one that `config.keep` names of each chain."""
+        found = []
+        for row in range(len(self.lengths_R)):
+            after = history.energy_NR[self.config.run.burn_in :, row]
+            kept = [history.epochs - 1 if self.config.keep == "last" else self.config.run.burn_in + int(after.argmin())]
+            for epoch in kept if epochs is None else epochs:
+                ids = history.tokens_NRT[epoch, row, : int(self.lengths_R[row])].tolist()
+                found.append(
+                    TextSample(
+                        text=self.starts[row // self.chains].text,
+                        chain=row % self.chains,
+                        epoch=epoch,
+                        energy=float(history.energy_NR[epoch, row]),
+                        sample=self.model.decode(ids),
+                        tokens=ids,
+                    )
+                )
+        return found
+
+    def _first_state(self, choices: ChainChoices) -> ChainState:
+        """Masks filled in, and every constraint kept."""
+        tokens_RT = self._rows(pad_sequence([start.tokens_T for start in self.starts], batch_first=True))
+        masked_RT = (tokens_RT == self.model.mask_token_id) & self.free_RT
+        gibbs = DegenerateGibbs(self.model, MaskedProposal(self.proposal.allowed_V))
+        if self.config.start == "greedy" and masked_RT.any():
+            filled = MaskPredict(self.model, self.proposal.allowed_V).init(tokens_RT, self.lengths_R, free_RT=masked_RT)
+            state = gibbs.init(filled.tokens_RT, self.lengths_R)
+        else:
+            state = gibbs.step(gibbs.init(tokens_RT, self.lengths_R), masked_RT, choices)[0]
+        constraint = self.inputs.constraint
+        if constraint is None:
+            return state
+        for _ in range(REFILLS):
+            broken_R = ~constraint(state.tokens_RT, self.lengths_R)
+            if not broken_R.any():
+                return state
+            state, _ = gibbs.step(state, masked_RT & broken_R[:, None], choices)
+        raise ConfigError(
+            f"no way was found to fill in text {self.starts[int(broken_R.nonzero()[0]) // self.chains].text + 1} "
+            "without a forbidden phrase; forbid less, or give a text to start from"
+        )
+
+    def _rows(self, values: Tensor) -> Tensor:
+        """One row a text → one row a chain, on the network's device."""
+        return values.to(self.device).repeat_interleave(self.chains, dim=0)
+
+    def _found(self) -> History:
+        if self.file is not None and self.file.is_file():
+            return History(**load_file(self.file))
+        rows, longest = self.free_RT.shape
+        return History(
+            tokens_NRT=torch.zeros(0, rows, longest, dtype=torch.int64),
+            energy_NR=torch.zeros(0, rows, dtype=torch.float64),
+            counts_N3R=torch.zeros(0, 3, rows, dtype=torch.int64),
+            decided_R=torch.zeros(rows, dtype=torch.int64),
+        )
+
+    def _save(self, history: History) -> None:
+        if self.file is not None:
+            with atomic_file(self.file) as temporary:
+                save_file({name: tensor.contiguous() for name, tensor in vars(history).items()}, temporary)

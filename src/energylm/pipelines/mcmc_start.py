@@ -1,0 +1,176 @@
+"""Where chains start: texts with masks, fixed positions and phrases become rows of token ids that satisfy everything.
+
+A text may hold `[MASK]` (or the tokenizer's own mask token) for every token to be filled in. Required phrases that a
+text does not contain yet are put into its masks, spread evenly; a text without masks must contain them already.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from energylm.bundles.masked_language_model import MaskedLanguageModel
+from energylm.config.mcmc import MASK, MASK_PREDICT, UNMASKED, MCMCConfig
+from energylm.errors import ConfigError, DataError
+from energylm.samplers.constraints import LexicalConstraint, Phrase, contains
+
+MASK_SIGN = "[MASK]"
+
+
+@dataclass(frozen=True)
+class Start:
+    """One text to start from. Masked positions hold the mask token."""
+
+    text: int  # its number among those given
+    tokens_T: Tensor
+    free_T: Tensor  # bool: may change
+
+    def masked(self, mask_token_id: int) -> Tensor:
+        return self.tokens_T == mask_token_id
+
+
+@dataclass(frozen=True)
+class Inputs:
+    starts: list[Start]
+    allowed_V: Tensor
+    constraint: LexicalConstraint | None
+
+
+def prepare(config: MCMCConfig, model: MaskedLanguageModel) -> Inputs:
+    """Everything that can be wrong with the texts is said here, before a chain runs."""
+    required = tuple(_spellings(phrase, model) for phrase in config.require)
+    forbidden = tuple(_spellings(phrase, model) for phrase in config.forbid)
+    allowed_V = model.ordinary_V
+    allowed_V[[spelling[0] for phrase in forbidden for spelling in phrase if len(spelling) == 1]] = False
+    _check_phrases(config, required, forbidden, allowed_V)
+    starts = []
+    for number, text in enumerate(config.texts):
+        for tokens in _tokens(config, text, model):
+            masked = [place for place, token in enumerate(tokens) if token == model.mask_token_id]
+            free_T = _free(config.fixed, tokens, masked)
+            tokens = _with_phrases(tokens, free_T, required, mask=model.mask_token_id, text=number, config=config)
+            start = Start(number, torch.tensor(tokens), free_T)
+            _check(start, config, model, allowed_V, forbidden)
+            starts.append(start)
+    several = tuple(phrase for phrase in forbidden if any(len(spelling) > 1 for spelling in phrase))
+    constraint = LexicalConstraint(required, several) if required or several else None
+    if constraint is not None and config.run.sampler == MASK_PREDICT:
+        raise ConfigError(
+            "mask-predict knows no required words and no forbidden phrases of several tokens; use sampler mh, or fix "
+            "the words' positions"
+        )
+    return Inputs(starts, allowed_V, constraint)
+
+
+def _tokens(config: MCMCConfig, text: str, model: MaskedLanguageModel) -> list[list[int]]:
+    """The ids of a text, once for each length that is tried."""
+    if text == MASK:
+        lengths = config.lengths if config.run.sampler == MASK_PREDICT else config.lengths[:1]
+        return [[model.mask_token_id] * length for length in lengths]
+    signs = {MASK_SIGN, str(model.tokenizer.mask_token)}
+    pieces = re.split("|".join(map(re.escape, sorted(signs))), text)
+    ids = []
+    for number, piece in enumerate(pieces):
+        # A space before a mask belongs to the word that will stand there.
+        ids += model.encode(piece if number == len(pieces) - 1 else piece.rstrip(" "))
+        ids += [model.mask_token_id] * (number < len(pieces) - 1)
+    if not ids:
+        raise DataError("an empty text came, which has nothing to change; give a text, or 'mask' and a length")
+    return [ids]
+
+
+def _free(fixed: str, tokens: list[int], masked: list[int]) -> Tensor:
+    if fixed == UNMASKED:
+        return torch.isin(torch.arange(len(tokens)), torch.tensor(masked, dtype=torch.int64))
+    free_T = torch.ones(len(tokens), dtype=torch.bool)
+    for part in filter(None, fixed.replace(" ", "").split(",")):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if not found:
+            raise ConfigError(f"fixed: {part!r} is neither a position nor a range; give e.g. '0-3,7', or '{UNMASKED}'")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if not first <= last < len(tokens):
+            raise ConfigError(f"fixed: {part!r} does not fit a text of {len(tokens)} tokens (0 to {len(tokens) - 1})")
+        free_T[first : last + 1] = False
+    held = [place for place in masked if not free_T[place]]
+    if held:
+        raise ConfigError(f"position {held[0]} is fixed but holds {MASK_SIGN}; give it a word, or leave it free")
+    return free_T
+
+
+def _spellings(phrase: str, model: MaskedLanguageModel) -> Phrase:
+    """A phrase inside a text (after a space) and at its beginning: byte-level tokenizers write them differently."""
+    both = [tuple(model.encode(f" {phrase.strip()}")), tuple(model.encode(phrase.strip()))]
+    if not all(both):
+        raise ConfigError("an empty phrase cannot be required or forbidden; give a word")
+    return tuple(dict.fromkeys(both))
+
+
+def _check_phrases(
+    config: MCMCConfig, required: Sequence[Phrase], forbidden: Sequence[Phrase], allowed_V: Tensor
+) -> None:
+    for name, phrase in zip(config.require, required, strict=True):
+        if set(phrase) & {spelling for other in forbidden for spelling in other}:
+            raise ConfigError(f"{name!r} is required and forbidden at once; take one of them back")
+        if not any(bool(allowed_V[list(spelling)].all()) for spelling in phrase):
+            raise ConfigError(
+                f"the required {name!r} cannot be reached: it needs a token that is forbidden or that this "
+                "tokenizer cannot write; choose another word"
+            )
+
+
+def _with_phrases(
+    tokens: list[int], free_T: Tensor, required: Sequence[Phrase], *, mask: int, text: int, config: MCMCConfig
+) -> list[int]:
+    """The tokens with every missing phrase put into masks, near evenly spread places."""
+    row_1T, length_1 = torch.tensor([tokens]), torch.tensor([len(tokens)])
+    missing = [
+        (name, phrase)
+        for name, phrase in zip(config.require, required, strict=True)
+        if not any(bool(contains(row_1T, length_1, spelling)) for spelling in phrase)
+    ]
+    tokens = list(tokens)
+    for number, (name, phrase) in enumerate(missing):
+        wanted = round((number + 1) * len(tokens) / (len(missing) + 1)) - 1
+        places = sorted(range(len(tokens)), key=lambda place: abs(place - wanted))
+        options = (
+            (place, spelling)
+            for place in places
+            for spelling in (phrase if place else phrase[::-1])
+            if tokens[place : place + len(spelling)] == [mask] * len(spelling)
+        )
+        place, spelling = next(options, (None, ()))
+        if place is None:
+            raise ConfigError(
+                f"text {text + 1} cannot reach the required {name!r}: it does not contain it and has no room of "
+                f"{min(map(len, phrase))} masks left for it; put it in, or start from more masks"
+            )
+        tokens[place : place + len(spelling)] = spelling
+    return tokens
+
+
+def _check(
+    start: Start, config: MCMCConfig, model: MaskedLanguageModel, allowed_V: Tensor, forbidden: Sequence[Phrase]
+) -> None:
+    name, length, free = f"text {start.text + 1}", len(start.tokens_T), int(start.free_T.sum())
+    if model.max_tokens is not None and length > model.max_tokens:
+        raise DataError(f"{name} has {length:,} tokens but the model holds {model.max_tokens:,}; shorten it")
+    if free == 0:
+        raise ConfigError(f"{name} has no free position, so nothing can change; fix fewer positions")
+    if config.run.block > free and config.run.sampler != MASK_PREDICT:
+        raise ConfigError(
+            f"block {config.run.block} is larger than the {free} free positions of {name}; take a smaller block"
+        )
+    row_1T, length_1 = start.tokens_T[None], torch.tensor([length])
+    for words, phrase in zip(config.forbid, forbidden, strict=True):
+        if any(bool(contains(row_1T, length_1, spelling)) for spelling in phrase):
+            raise ConfigError(f"{name} contains the forbidden {words!r} from the start; replace it by {MASK_SIGN}")
+    stuck_T = start.free_T & ~start.masked(model.mask_token_id) & ~allowed_V[start.tokens_T]
+    if stuck_T.any():
+        place = int(stuck_T.nonzero()[0])
+        token = model.tokenizer.convert_ids_to_tokens(int(start.tokens_T[place]))
+        raise DataError(
+            f"{name} has {token!r} at position {place}, which no chain can propose or leave; fix that position, or "
+            f"write {MASK_SIGN} there"
+        )
