@@ -22,6 +22,7 @@ def read_parallel(source_path: Path | str, target_path: Path | str) -> Iterator[
         if source is None or target is None:
             shorter, longer = (source_path, target_path) if source is None else (target_path, source_path)
             raise DataError(
-                f"{shorter} ends after {number - 1} lines but {longer} goes on; parallel files need as many lines each"
+                f"{shorter} ends after {number - 1} lines but {longer} goes on with line {number}; parallel files "
+                "need as many lines each"
             )
         yield TranslationPair(source[1], target[1])

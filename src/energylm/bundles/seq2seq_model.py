@@ -1,0 +1,178 @@
+"""A tagger or translator with its vocabularies: folder ⇄ live object, and the searches that decode it.
+
+    model = Seq2SeqModel.from_pretrained("runs/ner/model")
+    model.decode(["Ada went to Rome ."], DecodingConfig(method="beam", beam=3))
+
+A folder holds the network as transformers saves it, `tokenizer.json` (words of a tagger, the BPE of a translator, whose
+source and target share it) and the manifest. Tags are the network's `id2label`.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
+
+from energylm.bundles.model_folder import (
+    check_files,
+    new_model_folder,
+    quiet_transformers,
+    read_manifest,
+    write_manifest,
+)
+from energylm.config.seq2seq import BEAM, GREEDY, LOCAL, SOFT_BEAM, TRANSLATION, DecodingConfig, TaskName
+from energylm.data.tokenizer import end_token_id, load_tokenizer, plain_encoder
+from energylm.errors import ConfigError, DataError, ModelError
+from energylm.models import lstm_seq2seq
+from energylm.models.lstm_seq2seq import LSTMSeq2Seq
+from energylm.search.beam import beam_search
+from energylm.search.continuous_beam import continuous_beam_search
+from energylm.search.greedy import greedy_search
+
+KIND = "seq2seq"
+
+
+class Seq2SeqModel:
+    """`network` writes ids; this reads and writes words, tags and texts."""
+
+    def __init__(
+        self,
+        network: LSTMSeq2Seq,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        task: TaskName,
+        name: str = "",
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.network, self.tokenizer, self.task, self.name = network, tokenizer, task, name
+        self.provenance = dict(provenance or {})
+        self._encoder = plain_encoder(tokenizer)
+        self._words = tokenizer.get_vocab()
+
+    @classmethod
+    def from_pretrained(cls, folder: Path | str, *, device: torch.device | str = "cpu") -> Self:
+        folder = Path(folder).expanduser()
+        if not folder.is_dir():
+            raise ModelError(f"{folder} is no folder; give the model folder of an `energylm seq2seq train` run")
+        check_files(folder)
+        manifest = read_manifest(folder)
+        if manifest.get("kind") != KIND:
+            raise ModelError(f"{folder} holds a model of kind {manifest.get('kind')!r}, expected {KIND!r}")
+        lstm_seq2seq.register()
+        with quiet_transformers():
+            network = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+        return cls(
+            network.to(device).eval(),
+            load_tokenizer(folder),
+            task=manifest["task"],
+            name=manifest["name"],
+            provenance=manifest["provenance"],
+        )
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        facts = {"name": self.name, "task": self.task, "vocabulary_size": self.network.config.vocab_size}
+        with new_model_folder(folder) as temporary:
+            with quiet_transformers():
+                self.network.save_pretrained(temporary)
+                self.tokenizer.save_pretrained(temporary)
+            write_manifest(temporary, kind=KIND, facts=facts, provenance=self.provenance)
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of a tagger, by id."""
+        return [self.network.config.id2label[number] for number in range(self.network.config.vocab_size)]
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return self.network.config.eos_token_id
+
+    def check(self, decoding: DecodingConfig) -> None:
+        """Whether this model can be decoded so."""
+        if decoding.method == SOFT_BEAM:
+            check_soft_beam(decoding.beam, vocabulary=self.network.config.vocab_size, key="decoding.beam")
+
+    def source_ids(self, source: str | Sequence[str]) -> list[int]:
+        """Of a text to translate, or of a sentence to tag (its words, or a text whose words stand apart)."""
+        if self.task == TRANSLATION:
+            text = source if isinstance(source, str) else " ".join(source)
+            return [*self._encoder.encode(text).ids, end_token_id(self.tokenizer)]
+        unknown = self._words[self.tokenizer.unk_token]
+        words = source.split() if isinstance(source, str) else source
+        return [self._words.get(word, unknown) for word in words]
+
+    def target_ids(self, text: str) -> list[int]:
+        """Of a translation, its end counted."""
+        return [*self._encoder.encode(text).ids, end_token_id(self.tokenizer)]
+
+    def output(self, ids: Sequence[int]) -> str:
+        """What a list of output ids says: a text, or tags with spaces between them."""
+        if self.task != TRANSLATION:
+            return " ".join(self.tags[i] for i in ids)
+        return str(self.tokenizer.decode([i for i in ids if i != self.eos_token_id], skip_special_tokens=True)).strip()
+
+    def decode(self, sources: Sequence[str], decoding: DecodingConfig, *, batch: int = 64) -> list[str]:
+        """The output of each source, in order; sources of like length are decoded together."""
+        return [
+            self.output(ids) for ids in self.decode_ids([self.source_ids(s) for s in sources], decoding, batch=batch)
+        ]
+
+    def decode_ids(
+        self, sources: Sequence[Sequence[int]], decoding: DecodingConfig, *, batch: int = 64
+    ) -> list[list[int]]:
+        """The same with ids on both sides."""
+        if empty := [number for number, ids in enumerate(sources, start=1) if not ids]:
+            raise DataError(f"source {empty[0]} is empty; there is nothing to write for it: leave it out")
+        device = next(self.network.parameters()).device
+        order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
+        outputs: list[list[int]] = [[]] * len(sources)
+        for start in range(0, len(order), batch):
+            members = order[start : start + batch]
+            rows = [torch.tensor(sources[number]) for number in members]
+            source_BS = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
+            lengths_B = torch.tensor([len(row) for row in rows], device=device)
+            for number, ids in zip(members, search(self.network, source_BS, lengths_B, decoding), strict=True):
+                outputs[number] = ids
+        return outputs
+
+
+def check_soft_beam(beam: int, *, vocabulary: int, key: str) -> None:
+    """A soft beam starts with the symbols of one step; better said before an hour of training than after it."""
+    if beam > vocabulary:
+        raise ConfigError(
+            f"{key}: a soft beam of {beam} is wider than its first step allows: there are {vocabulary} symbols"
+        )
+
+
+@torch.no_grad()
+def search(network: LSTMSeq2Seq, source_BS: Tensor, lengths_B: Tensor, decoding: DecodingConfig) -> list[list[int]]:
+    """The output ids of right-padded sources: as many as source tokens, or up to and without EOS."""
+    eos = network.config.eos_token_id
+    limit_B = lengths_B if eos is None else (lengths_B * decoding.length_ratio).long() + decoding.length_extra
+    stepper = network.stepper(source_BS, lengths_B)
+    is_local = decoding.normalization == LOCAL
+    if decoding.method == GREEDY:
+        tokens_BT, ends_B = greedy_search(stepper, lengths_B=limit_B, eos_token_id=eos)
+    elif decoding.method == BEAM:
+        beam = beam_search(
+            stepper,
+            beam=decoding.beam,
+            lengths_B=limit_B,
+            eos_token_id=eos,
+            locally_normalized=is_local,
+            length_exponent=decoding.length_exponent,
+        )
+        tokens_BT, ends_B = beam.tokens_BKT[:, 0], beam.lengths_BK[:, 0]
+    else:
+        soft = continuous_beam_search(
+            stepper,
+            beam=decoding.beam,
+            alpha=decoding.alpha,
+            lengths_B=limit_B,
+            eos_token_id=eos,
+            locally_normalized=is_local,
+        )
+        tokens_BT, ends_B = soft.decode(lengths_B=limit_B, eos_token_id=eos)
+    rows = [tokens[:end] for tokens, end in zip(tokens_BT.tolist(), ends_B.tolist(), strict=True)]
+    return [row[:-1] if eos is not None and row and row[-1] == eos else row for row in rows]

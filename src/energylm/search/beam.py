@@ -1,0 +1,104 @@
+"""Beam search, for whole batches: the k best prefixes at each step.
+
+    s̃_t[i, v] = s_{t,i} + f(h_{t,i}, v)          s_{t+1} = top-k of s̃_t            goyal2021 algorithm 1
+
+f is the log-softmax of the model's scores (a locally normalised model) or the raw scores (a globally normalised one).
+Algorithm 1 as printed starts from k equal elements, whose successors tie: here the first step expands a single root.
+Its loop "0 to T" makes T + 1 symbols; here there are T. A sequence that has ended goes on with EOS alone, which scores
+zero, so it keeps its place and its score; a row past its own length does likewise.
+
+Use it     to decode; with `beam` as large as the number of sequences it finds the best of all.
+Relations  `continuous_beam` can be differentiated and meets this one as α grows; `greedy` is a beam of one.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from energylm.contracts import Stepper
+from energylm.search.back_pointers import follow, pick, written_lengths
+
+
+@dataclass(frozen=True)
+class Beam:
+    """K sequences of each row, best first."""
+
+    tokens_BKT: Tensor  # EOS (or 0) past the end
+    lengths_BK: Tensor  # EOS counted
+    scores_BK: Tensor  # sums of f; −inf where a row has fewer than K sequences
+    parents_BTK: Tensor  # back-pointers of the search, in its own order
+    choices_BTK: Tensor
+
+
+def beam_search(
+    stepper: Stepper,
+    *,
+    beam: int,
+    lengths_B: Tensor,
+    eos_token_id: int | None = None,
+    locally_normalized: bool = True,
+    length_exponent: float = 0.0,
+) -> Beam:
+    """`lengths_B` is how many symbols a row writes, or the most where there is an EOS.
+
+    Sequences are ranked by score / length ** length_exponent: 0 is the plain score, 1 the mean of a symbol.
+    """
+    state, inputs_BKE = stepper.start()
+    score_BK = inputs_BKE.new_zeros(len(lengths_B), 1)
+    finished_BK = torch.zeros_like(score_BK, dtype=torch.bool)
+    filler = 0 if eos_token_id is None else eos_token_id
+    parents: list[Tensor] = []
+    choices: list[Tensor] = []
+    for t in range(int(lengths_B.max())):
+        state, scores_BKV = stepper.step(state, inputs_BKE, position=t)
+        step_BKV = scores_BKV.log_softmax(-1) if locally_normalized else scores_BKV
+        step_BKV = _absorb(step_BKV, finished_BK | (t >= lengths_B)[:, None], symbol=filler)
+        candidates_BM = (score_BK[..., None] + step_BKV).flatten(1)
+        score_BK, index_BK = candidates_BM.topk(min(beam, candidates_BM.shape[1]))
+        vocabulary = scores_BKV.shape[-1]
+        parent_BK, choice_BK = index_BK // vocabulary, index_BK % vocabulary
+        parents.append(parent_BK)
+        choices.append(choice_BK)
+        if eos_token_id is not None:
+            finished_BK = choice_BK == eos_token_id  # what has ended goes on with EOS alone
+            if bool(finished_BK.all()):
+                break
+        else:
+            finished_BK = finished_BK.gather(1, parent_BK)
+        state = pick(state, parent_BK)
+        inputs_BKE = F.embedding(choice_BK, stepper.embedding_VE)
+    return _ranked(parents, choices, score_BK, lengths_B, eos_token_id, length_exponent)
+
+
+def _absorb(step_BKV: Tensor, finished_BK: Tensor, *, symbol: int) -> Tensor:
+    """The step scores, where finished elements can only go on with `symbol`, for nothing."""
+    only_V = torch.full_like(step_BKV[0, 0], float("-inf"))
+    only_V[symbol] = 0.0
+    return torch.where(finished_BK[..., None], only_V, step_BKV)
+
+
+def _ranked(
+    parents: list[Tensor],
+    choices: list[Tensor],
+    score_BK: Tensor,
+    lengths_B: Tensor,
+    eos_token_id: int | None,
+    length_exponent: float,
+) -> Beam:
+    """The early steps of a beam that was still growing are filled up, so that steps can be stacked."""
+    width, steps = score_BK.shape[1], int(lengths_B.max())
+    filler = 0 if eos_token_id is None else eos_token_id
+    parents_BTK = torch.stack([F.pad(each, (0, width - each.shape[1])) for each in parents], dim=1)
+    choices_BTK = torch.stack([F.pad(each, (0, width - each.shape[1])) for each in choices], dim=1)
+    tokens_BKT = F.pad(follow(parents_BTK, choices_BTK), (0, steps - len(parents)), value=filler)
+    lengths_BK = written_lengths(tokens_BKT, limit_B=lengths_B, eos_token_id=eos_token_id)
+    order_BK = (score_BK / lengths_BK**length_exponent).argsort(dim=1, descending=True, stable=True)
+    return Beam(
+        tokens_BKT=tokens_BKT.gather(1, order_BK[..., None].expand_as(tokens_BKT)),
+        lengths_BK=lengths_BK.gather(1, order_BK),
+        scores_BK=score_BK.gather(1, order_BK),
+        parents_BTK=parents_BTK,
+        choices_BTK=choices_BTK,
+    )
