@@ -73,7 +73,7 @@ class CausalLanguageModel:
         if first == 0:
             tokens_BT, lengths_B, first = self._with_start(tokens_BT), lengths_B + 1, 1
         tokens_BT = self._checked(tokens_BT, lengths_B)
-        log_prob_BT = torch.zeros(tokens_BT.shape[0], max(scored, 0), device=device, dtype=self._result_dtype)
+        log_prob_BT = torch.zeros(tokens_BT.shape[0], max(scored, 0), device=device, dtype=self.result_dtype)
         for rows, longest in self._micro_batches(lengths_B, first=first):
             values = self._log_probs(tokens_BT[rows, :longest], lengths_B[rows], first=first)
             log_prob_BT[rows, : longest - first] = values
@@ -82,7 +82,8 @@ class CausalLanguageModel:
         return log_prob_BT
 
     @property
-    def _result_dtype(self) -> torch.dtype:
+    def result_dtype(self) -> torch.dtype:
+        """Of log-probabilities: the network's own, float32 at least."""
         return torch.promote_types(self.network.dtype, torch.float32)
 
     def _with_start(self, tokens_BT: Tensor) -> Tensor:
@@ -95,21 +96,27 @@ class CausalLanguageModel:
 
     def _checked(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """The tokens with padding set to 0, if the network can read them at all."""
-        longest = int(lengths_B.max()) - 1 if len(lengths_B) else 0
+        self.check_length(int(lengths_B.max()) - 1 if len(lengths_B) else 0)
+        real_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) < lengths_B[:, None]
+        tokens_BT = tokens_BT.masked_fill(~real_BT, 0)
+        self.check_ids(tokens_BT)
+        return tokens_BT
+
+    def check_length(self, longest: int) -> None:
+        """`longest` is the number of tokens that are read; the last token that is scored need not be."""
         if self.max_length is not None and longest > self.max_length:
             raise ModelError(
                 f"a sequence of {longest:,} tokens is longer than the {self.max_length:,} that the model holds; "
                 "cut it into windows"
             )
-        real_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) < lengths_B[:, None]
-        tokens_BT = tokens_BT.masked_fill(~real_BT, 0)
-        unknown = tokens_BT[(tokens_BT < 0) | (tokens_BT >= self.vocabulary_size)]
+
+    def check_ids(self, tokens: Tensor) -> None:
+        unknown = tokens[(tokens < 0) | (tokens >= self.vocabulary_size)]
         if len(unknown):
             raise VocabularyMismatch(
                 f"token id {int(unknown[0])} came but the model knows ids 0 to {self.vocabulary_size - 1}; "
                 "encode the text with this model's own tokenizer"
             )
-        return tokens_BT
 
     def _micro_batches(self, lengths_B: Tensor, *, first: int) -> list[tuple[Tensor, int]]:
         """Rows that go through the network together and the length of the longest; rows with nothing to score are left
@@ -138,12 +145,17 @@ class CausalLanguageModel:
         known = inspect.signature(self.network.forward).parameters
         output = self.network(input_ids=inputs_BT, **{name: options[name] for name in options if name in known})
         logits_BTV = output.logits[:, -targets_BT.shape[1] :]
-        chosen_BT = logits_BTV.gather(2, targets_BT[..., None])[..., 0].to(self._result_dtype)
-        positions_a_slice = max(1, LOGITS_PER_REDUCTION // (logits_BTV.shape[0] * logits_BTV.shape[2]))
-        slices = logits_BTV.split(positions_a_slice, dim=1)
-        total_BT = torch.cat([part.to(self._result_dtype).logsumexp(-1) for part in slices], dim=1)
+        chosen_BT = logits_BTV.gather(2, targets_BT[..., None])[..., 0].to(self.result_dtype)
+        total_BT = log_totals(logits_BTV, dtype=self.result_dtype)
         real_BT = positions_BT[:, first - 1 :] < lengths_B[:, None] - 1
         return torch.where(real_BT, chosen_BT - total_BT, 0.0)
+
+
+def log_totals(logits_BTV: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """(B, T): log Σ_v exp(logit_v), a slice of positions at a time."""
+    positions_a_slice = max(1, LOGITS_PER_REDUCTION // (logits_BTV.shape[0] * logits_BTV.shape[2]))
+    slices = logits_BTV.split(positions_a_slice, dim=1)
+    return torch.cat([part.to(dtype).logsumexp(-1) for part in slices], dim=1)
 
 
 def reversed_within(values: Tensor, lengths: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ class SharedPrefixDecoder:
     def read(self, state: SharedPrefixState, tokens_RS: Tensor) -> ModelOutput:
         """Append several tokens to every row at once; what the network says of each of them."""
         steps_S = torch.arange(tokens_RS.shape[1], device=tokens_RS.device)
-        with _shared_prefix_attention(self.network):
+        with switched_attention(self.network, ATTENTION_NAME):
             output: ModelOutput = self.network(
                 input_ids=tokens_RS,
                 attention_mask=torch.ones_like(tokens_RS),  # unread; without one transformers warns of padding
@@ -96,11 +96,12 @@ class SharedPrefixDecoder:
 
 
 @contextmanager
-def _shared_prefix_attention(network: PreTrainedModel) -> Iterator[None]:
+def switched_attention(network: PreTrainedModel, name: str) -> Iterator[None]:
+    """Within, the network attends by the implementation registered as `name`; no other thread switches meanwhile."""
     config = network.config
     with _SWITCHING:
         usual = config._attn_implementation
-        config._attn_implementation = ATTENTION_NAME
+        config._attn_implementation = name
         try:
             yield
         finally:

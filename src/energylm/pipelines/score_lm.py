@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from energylm.data.readers.jsonl import json_records, text_field
+from energylm.data.readers.tsv import tsv_records
 from energylm.data.readers.utf8 import decoded_blocks, decoded_lines
 from energylm.errors import DataError
 from energylm.progress import progress
@@ -16,7 +17,7 @@ if TYPE_CHECKING:  # so that checking the inputs needs no torch
     from energylm.estimators.perplexity import Perplexity
 
 TEXTS_AT_ONCE = 64  # scored together, so that results appear while the rest is still being read
-JSONL = (".jsonl", ".ndjson")
+JSONL, TSV = (".jsonl", ".ndjson"), ".tsv"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ def score_lm(
     eos: bool = False,
     on_score: "Callable[[SequenceScore], None]" = lambda score: None,
 ) -> LMScores:
-    """Score every text of `file` (a line each, or a JSONL `field`), or `windows` windows of `length` tokens of it all.
+    """Score every text of `file` (a line each, or a JSONL or TSV `field`), or `windows` windows of `length` tokens of
+    it all.
 
     `on_score` sees each score as soon as it is known, in the order of the file.
     """
@@ -69,18 +71,26 @@ def existing(file: Path) -> Path:
 
 
 def read_texts(file: Path, *, field: str) -> Iterator[str]:
-    """The texts of a file: the named field of a JSONL record, else each line that is not blank."""
+    """The texts of a file: the named field of a JSONL record or a TSV row, else each line that is not blank."""
+    yield from (text for _, text in numbered_texts(file, field=field))
+
+
+def numbered_texts(file: Path, *, field: str) -> Iterator[tuple[int, str]]:
+    """(line number, text) of `read_texts`."""
     existing(file)
     if file.suffix in JSONL:
         for number, record in json_records(file):
-            yield text_field(record, field, place=f"{file} line {number}")
+            yield number, text_field(record, field, place=f"{file} line {number}")
+    elif file.suffix == TSV:
+        for number, record in tsv_records(file):
+            yield number, text_field(record, field, place=f"{file} line {number}")
     else:
-        yield from (line for _, line in decoded_lines(file) if line.strip())
+        yield from ((number, line) for number, line in decoded_lines(file) if line.strip())
 
 
 def read_whole(file: Path, *, field: str) -> str:
     """All of a file as one text."""
-    if file.suffix in JSONL:
+    if file.suffix in (*JSONL, TSV):
         return "\n".join(read_texts(file, field=field))
     return "".join(decoded_blocks(existing(file)))
 

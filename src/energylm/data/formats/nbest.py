@@ -1,5 +1,11 @@
-"""N-best lists of a recogniser: ESPnet-style JSON `{utterance: {ref, hyp_1: {score, text}, hyp_2: …}}`."""
+"""N-best lists of a recogniser: ESPnet-style JSON `{utterance: {ref, hyp_1: {score, text}, hyp_2: …}}`.
 
+What an n-best list is, is defined here; `nbest_jsonl`, `nbest_tsv` and `nbest_moses` read the same from other formats,
+and `data.nbest` picks the reader.
+"""
+
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +22,10 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class NBest:
-    """What was said, and what the recogniser thought, in its own order."""
+    """What was said (None where nobody wrote it down), and what the recogniser thought, in its own order."""
 
     utterance: str
-    reference: str
+    reference: str | None
     hypotheses: tuple[Hypothesis, ...]
 
 
@@ -27,18 +33,43 @@ def read_nbest(path: Path | str) -> list[NBest]:
     table = read_json(path)
     if not isinstance(table, dict):
         raise DataError(f"{path} is a JSON {type(table).__name__}, expected {{utterance: {{ref, hyp_1, …}}}}")
-    return [_utterance(path, name, entry) for name, entry in table.items()]
+    return [_utterance(f"{path}, utterance {name!r}", name, entry) for name, entry in table.items()]
 
 
-def _utterance(path: Path | str, name: str, entry: Any) -> NBest:
+def hypothesis(text: Any, score: Any, *, place: str) -> Hypothesis:
+    """One hypothesis, if it has a text and a finite score; else an error that names its place."""
+    if not isinstance(text, str):
+        raise DataError(f"{place} has no text (came {text!r:.40}); mend or drop it")
     try:
-        keys = sorted((key for key in entry if key.startswith("hyp_")), key=lambda key: int(key.removeprefix("hyp_")))
-        hypotheses = tuple(Hypothesis(str(entry[key]["text"]), float(entry[key]["score"])) for key in keys)
-        reference = str(entry["ref"])
-    except (KeyError, TypeError, ValueError) as error:
+        value = float(score)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
         raise DataError(
-            f"{path}, utterance {name!r} is not {{ref, hyp_1: {{score, text}}, …}} ({error!r}); mend or drop it"
-        ) from None
-    if not hypotheses:
-        raise DataError(f"{path}, utterance {name!r} has no hypothesis; expected hyp_1, hyp_2, …")
-    return NBest(name, reference, hypotheses)
+            f"{place} has no score of the recogniser (came {score!r:.40}), so there is nothing to add a language model "
+            "to; write the score in, or drop the hypothesis"
+        )
+    return Hypothesis(text, value)
+
+
+def nbest(utterance: str, reference: str | None, hypotheses: Iterable[Hypothesis], *, place: str) -> NBest:
+    found = tuple(hypotheses)
+    if not found:
+        raise DataError(f"{place} has no hypothesis; drop it, or write its hypotheses in")
+    return NBest(utterance, reference, found)
+
+
+def _utterance(place: str, name: str, entry: Any) -> NBest:
+    if not isinstance(entry, dict):
+        raise DataError(f"{place} is {entry!r:.40}, expected {{ref, hyp_1: {{score, text}}, …}}")
+    reference = entry.get("ref")
+    if not isinstance(reference, str | None):
+        raise DataError(f"{place}: the reference is {reference!r:.40}, expected text")
+    numbered = {}
+    for key, value in entry.items():
+        rank = key.removeprefix("hyp_")
+        if key != rank:
+            if not rank.isdecimal() or not isinstance(value, dict):
+                raise DataError(f"{place}: {key!r} is no hypothesis; expected hyp_1: {{score, text}}, hyp_2: …")
+            numbered[int(rank)] = hypothesis(value.get("text"), value.get("score"), place=f"{place}, {key}")
+    return nbest(name, reference, (numbered[rank] for rank in sorted(numbered)), place=place)

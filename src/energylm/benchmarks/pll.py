@@ -1,0 +1,200 @@
+"""Pseudo-log-likelihoods: ours against minicons, against the bare network, and Electric's single pass against both.
+
+Sentences are the first hypotheses of LibriSpeech lists (made up where those are absent); networks are random. minicons
+(0.3.39, which needs transformers 4) runs in a process of its own with packages of its own, at the batch size that
+suits it best on this machine, found first; its scores must be ours. "Bare" is the network alone over the very batches
+that our scorer makes: body, and output layer at the hidden positions; no text, no packing, no softmax.
+
+The peer's packages are put once into ENERGYLM_HOME/peers by pip; a quick run leaves the peer out.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from energylm.benchmarks.harness import Bar, Options, Result, interleaved_rates
+from energylm.benchmarks.texts import nbest_texts, tokenizer_for
+from energylm.errors import ModelError
+
+SIZES = ((4, 256), (6, 512))  # layers × width
+SENTENCES, LONGEST = 96, 256
+PEER = ("minicons==0.3.39", "transformers==4.57.6", "tokenizers>=0.22,<0.23", "huggingface_hub<1", "wonderwords")
+PEER_ALSO = ("pandas", "openai", "urllib3")  # what minicons imports; torch and numpy are taken from here
+BATCHES = (1, 2, 4, 8, 16)  # sentences that minicons gets at a time
+
+
+def run(options: Options) -> Result:
+    lists = nbest_texts(6 if options.quick else SENTENCES)
+    sentences = [texts[0] for texts in lists.texts]
+    tokenizer = tokenizer_for(sentences)
+    bars: list[Bar] = []
+    details: dict[str, object] = {"sentences": len(sentences), "origin": lists.origin}
+    for layers, width in SIZES[:1] if options.quick else SIZES:
+        with tempfile.TemporaryDirectory() as folder:
+            scorers = make_scorers(layers, width, tokenizer, Path(folder))
+            more_bars, more = _measure(f"{layers} × {width}", sentences, scorers, Path(folder), options)
+        bars, details = bars + more_bars, details | more
+    return Result(name="pll", bars=bars, details=details)
+
+
+def _measure(size: str, sentences: list[str], scorers, folder: Path, options: Options):
+    masked, electric = scorers["masked"], scorers["electric"]
+    contenders = {
+        "ours": partial(_rate, masked, sentences),
+        "bare": bare_forward(masked.reader, sentences),
+        "Electric": partial(_rate, electric, sentences),
+    }
+    peer = None if options.quick else Minicons(folder / "masked")
+    best = None
+    if peer is not None:
+        found = {batch: peer.score(sentences, batch) for batch in BATCHES}
+        best = max(found, key=lambda batch: found[batch][0])
+        gap = max(abs(a - b) for a, b in zip(found[best][1], masked.score(sentences), strict=True))
+        contenders["minicons"] = lambda: peer.score(sentences, best)[0]
+    rate = interleaved_rates(contenders, repeats=options.repeats)
+    bars = [
+        Bar(f"{size}: sentences/s over the bare forward's", rate["ours"] / rate["bare"], 0.8),
+        Bar(f"{size}: Electric, times the masked LM", rate["Electric"] / rate["ours"], 15.0),
+    ]
+    details = {f"{size}: sentences/s, {name}": value for name, value in rate.items()}
+    if peer is not None:
+        peer.close()
+        bars += [
+            Bar(f"{size}: times minicons", rate["ours"] / rate["minicons"], 1.5),
+            Bar(f"{size}: largest difference of a sentence's score", gap, 1e-4, at_least=False),
+        ]
+        details[f"{size}: best batch of minicons"] = best
+    return bars, details
+
+
+def make_scorers(layers: int, width: int, tokenizer, folder: Path):
+    """A masked language model and an Electric of one size; the first also lies in `folder`/masked for the peer."""
+    import torch
+    from transformers import BertModel
+
+    from energylm.bundles.cloze_model import ClozeModel
+    from energylm.bundles.masked_language_model import MaskedLanguageModel
+    from energylm.bundles.model_folder import quiet_transformers
+    from energylm.bundles.scorer import Scorer
+    from energylm.bundles.scorer_cloze import ClozeScorer
+    from energylm.bundles.scorer_masked import MaskedScorer
+    from energylm.energies.electric import TokenEnergy
+    from energylm.models.masked_presets import build_masked_network
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = build_masked_network(
+            "bit-mini",
+            vocabulary_size=len(tokenizer),
+            max_length=LONGEST,
+            pad_token_id=tokenizer.pad_token_id,
+            overrides={"layers": layers, "width": width, "heads": width // 64},
+        ).eval()
+        encoder = BertModel(network.config, add_pooling_layer=False).eval()
+    with quiet_transformers():
+        network.save_pretrained(folder / "masked")
+        tokenizer.save_pretrained(folder / "masked")
+    return {
+        "masked": Scorer(MaskedScorer(MaskedLanguageModel(network, tokenizer))),
+        "electric": Scorer(ClozeScorer(ClozeModel("electric", TokenEnergy(encoder), tokenizer))),
+    }
+
+
+def _rate(scorer, sentences: list[str]) -> float:
+    start = time.perf_counter()
+    scorer.score(sentences)
+    return len(sentences) / (time.perf_counter() - start)
+
+
+def bare_forward(reader, sentences: list[str]):
+    """A function that runs the network alone over the batches of `reader` and tells its sentences/s."""
+    import torch
+
+    network = reader.model.network
+    batches: list[tuple] = []
+
+    def note(tokens_RS, lengths_R, hidden_RS):
+        batches.append((tokens_RS, lengths_R, hidden_RS))
+        return usual(tokens_RS, lengths_R, hidden_RS)
+
+    usual = reader.model.model._logits_at
+    reader.model.model._logits_at = note
+    try:
+        reader.token_scores([reader.read(sentence) for sentence in sentences])
+    finally:
+        del reader.model.model._logits_at
+
+    @torch.no_grad()
+    def forward() -> float:
+        start = time.perf_counter()
+        for tokens_RS, lengths_R, hidden_RS in batches:
+            real_RS = torch.arange(tokens_RS.shape[1]) < lengths_R[:, None]
+            hidden_RSD = network.bert(input_ids=tokens_RS, attention_mask=real_RS.long()).last_hidden_state
+            network.cls(hidden_RSD[hidden_RS])
+        return len(sentences) / (time.perf_counter() - start)
+
+    return forward
+
+
+class Minicons:
+    """The peer in a process of its own: sentences in, sentences/s and scores out."""
+
+    def __init__(self, model: Path) -> None:
+        environment = os.environ | {"PYTHONPATH": str(peer_packages()), "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-c", _WORKER, str(model)]
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+        self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=nowhere, text=True)
+        if self._process.stdout.readline().strip() != "ready":
+            raise ModelError("minicons did not start; remove ENERGYLM_HOME/peers and run again, or use --quick")
+
+    def score(self, sentences: list[str], batch: int) -> tuple[float, list[float]]:
+        self._process.stdin.write(json.dumps({"sentences": sentences, "batch": batch}) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        return len(sentences) / answer["seconds"], answer["scores"]
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def peer_packages() -> Path:
+    """The folder of minicons and what it needs beside torch, filled by pip on first use."""
+    from energylm.config.places import home_folder
+    from energylm.files import atomic_folder
+
+    folder = home_folder() / "peers" / PEER[0].replace("==", "-")
+    if not folder.is_dir():
+        with atomic_folder(folder) as temporary:
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(temporary)]
+            done = subprocess.run([*command, *PEER, *PEER_ALSO], capture_output=True, text=True, check=False)
+            if done.returncode:
+                reason = " ".join(done.stderr.split())
+                raise ModelError(f"minicons cannot be installed to compare with ({reason:.200}); use --quick")
+    return folder
+
+
+_WORKER = """
+import json, sys, time, warnings
+warnings.filterwarnings("ignore")
+from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
+from minicons.scorer import MaskedLMScorer
+
+folder = sys.argv[1]
+network = AutoModelForMaskedLM.from_pretrained(folder)
+scorer = MaskedLMScorer(network, "cpu", tokenizer=PreTrainedTokenizerFast.from_pretrained(folder))
+print("ready", flush=True)
+for line in sys.stdin:
+    task = json.loads(line)
+    start, scores = time.perf_counter(), []
+    for first in range(0, len(task["sentences"]), task["batch"]):
+        batch = task["sentences"][first : first + task["batch"]]
+        scores += scorer.sequence_score(batch, reduction=lambda values: values.sum().item())
+    print(json.dumps({"seconds": time.perf_counter() - start, "scores": scores}), flush=True)
+"""

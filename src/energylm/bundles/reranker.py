@@ -1,0 +1,153 @@
+"""Rerank n-best lists with language models: f + Σ λ·score, λ given or tuned. `energylm.Reranker`.
+
+    chosen = argmax_h  f_h + Σ_s λ_s·score_s(h)                                              Clark et al. 2020, §3.2
+
+f is the recogniser's (or translator's) own score. Ties keep the recogniser's order. An empty hypothesis has no score
+and is chosen only where all of a list are empty.
+
+Relations  `scorer` gives the scores, `estimators.weight_tuning` the choice and the tuning.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from energylm.bundles.scorer import Scorer
+from energylm.config.rerank import LengthNormalisation, MetricName, WeightGrid
+from energylm.data.formats.nbest import Hypothesis, NBest
+from energylm.errors import ConfigError, DataError
+from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
+from energylm.estimators.weight_tuning import ListScores, Tuning, tune_weights
+from energylm.progress import progress, say
+
+LISTS_AT_ONCE = 64  # scored together, so that progress shows; their trees or copies are sorted by size
+FEW_LISTS = 50
+
+
+@dataclass(frozen=True)
+class Reranked:
+    """A list in its new order; `order` are places in the old one, `totals` go with them."""
+
+    utterance: str
+    best: str
+    order: tuple[int, ...]
+    totals: tuple[float, ...]  # f + Σ λ·score of each, in the new order; −inf for an empty hypothesis
+    tied: bool  # whether another hypothesis had the same total as the best
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"totals": [total if np.isfinite(total) else None for total in self.totals]}
+
+
+class Reranker:
+    """`weight` is λ: one number, or one for each scorer."""
+
+    def __init__(
+        self,
+        scorer: Scorer | Sequence[Scorer],
+        *,
+        weight: float | Sequence[float] = 0.5,
+        length_normalisation: LengthNormalisation = "none",
+    ) -> None:
+        self.scorers = [scorer] if isinstance(scorer, Scorer) else list(scorer)
+        self.weights = (float(weight),) if isinstance(weight, int | float) else tuple(map(float, weight))
+        self.length_normalisation = length_normalisation
+        if not self.scorers or len(self.weights) not in (1, len(self.scorers)):
+            raise ConfigError(f"{len(self.weights)} weights came for {len(self.scorers)} scorers; give one for each")
+        if len(self.weights) < len(self.scorers):
+            self.weights *= len(self.scorers)
+
+    def rerank(self, hypotheses: NBest | Sequence[Hypothesis | tuple[str, float]]) -> Reranked:
+        """One list: its hypotheses with their own scores, as `Hypothesis` or pairs (text, score)."""
+        if not isinstance(hypotheses, NBest):
+            members = tuple(one if isinstance(one, Hypothesis) else Hypothesis(*one) for one in hypotheses)
+            hypotheses = NBest("the list", None, members)
+        (reranked,) = self.rerank_lists([hypotheses])
+        return reranked
+
+    def rerank_lists(self, lists: Sequence[NBest], *, scores: ListScores | None = None) -> list[Reranked]:
+        """Many lists; `scores` are what `score_lists` found, if that has been done already."""
+        scores = scores or self.score_lists(lists)
+        _, tied_U = scores.choose(self.weights)
+        results = []
+        for one, totals_H, tied in zip(lists, scores.totals(self.weights), tied_U, strict=True):
+            order = np.argsort(-totals_H[: len(one.hypotheses)], kind="stable")
+            results.append(
+                Reranked(
+                    utterance=one.utterance,
+                    best=one.hypotheses[order[0]].text,
+                    order=tuple(order.tolist()),
+                    totals=tuple(totals_H[order].tolist()),
+                    tied=bool(tied),
+                )
+            )
+        return results
+
+    def tune(self, dev: Sequence[NBest], *, grid: WeightGrid | None = None, metric: MetricName = "wer") -> Tuning:
+        """Choose λ by the metric on `dev`, whose lists need references; kept, and returned with all that was tried."""
+        measure = metric_called(metric)
+        return self.tune_scored(
+            self.score_lists(dev), hypothesis_statistics(dev, measure), measure, grid=grid or WeightGrid()
+        )
+
+    def tune_scored(
+        self, scores: ListScores, statistics_UHM: Floats, metric: AdditiveMetric, *, grid: WeightGrid
+    ) -> Tuning:
+        """`tune` with everything at hand."""
+        tuning = tune_weights(scores, statistics_UHM, metric, grid=grid.weights)
+        if tuning.lists < FEW_LISTS:
+            say(f"energylm: λ was tuned on {tuning.lists} lists only; another dev set might give quite another λ")
+        if tuning.on_the_edge:
+            say(f"energylm: the best λ is the highest of the grid, {grid.highest}; a higher one might be better still")
+        self.weights = tuning.weights
+        return tuning
+
+    def score_lists(self, lists: Sequence[NBest], *, what: str = "scoring lists") -> ListScores:
+        """What every scorer says of every hypothesis; empty ones are left out."""
+        shape = (len(lists), max((len(one.hypotheses) for one in lists), default=1))
+        base_UH, length_UH = np.full(shape, -np.inf), np.ones(shape)
+        scores_SUH = np.zeros((len(self.scorers), *shape))
+        filled = [[place for place, one in enumerate(of_list.hypotheses) if one.text.strip()] for of_list in lists]
+        for row, (one, places) in enumerate(zip(lists, filled, strict=True)):
+            for place in places:
+                hypothesis = one.hypotheses[place]
+                base_UH[row, place] = hypothesis.score
+                length_UH[row, place] = self._length(hypothesis.text)
+        with progress(what, total=len(lists) * len(self.scorers), unit="list") as bar:
+            for number, scorer in enumerate(self.scorers):
+                for start in range(0, len(lists), LISTS_AT_ONCE):
+                    rows = range(start, min(start + LISTS_AT_ONCE, len(lists)))
+                    texts = [[lists[row].hypotheses[place].text for place in filled[row]] for row in rows]
+                    found = scorer.list_scores(texts, names=[lists[row].utterance for row in rows])
+                    for row, of_list in zip(rows, found, strict=True):
+                        scores_SUH[number, row, filled[row]] = [one.score for one in of_list]
+                    bar.advance(len(rows), note=scorer.name)
+        return ListScores(base_UH, scores_SUH, length_UH)
+
+    def _length(self, text: str) -> int:
+        return {"none": 1, "word": len(text.split()), "character": len(text)}[self.length_normalisation]
+
+
+def check_references(lists: Sequence[NBest], *, metric: str) -> None:
+    """Whether every list can be measured."""
+    for one in lists:
+        if one.reference is None or not one.reference.strip():
+            what = "no reference" if one.reference is None else "an empty reference"
+            raise DataError(
+                f"utterance {one.utterance!r} has {what}, so {metric} cannot be measured nor λ tuned on it; "
+                "write the reference in, drop the list, or rerank with a fixed λ and without measuring"
+            )
+
+
+def hypothesis_statistics(lists: Sequence[NBest], metric: AdditiveMetric) -> Floats:
+    """(U, H, M) statistics of every hypothesis against its list's reference; 0 for what is not there."""
+    check_references(lists, metric=metric.name)
+    references = [one.reference or "" for one in lists for _ in one.hypotheses]
+    found = metric.statistics(references, [hypothesis.text for one in lists for hypothesis in one.hypotheses])
+    statistics_UHM = np.zeros((len(lists), max(len(one.hypotheses) for one in lists), found.shape[1]))
+    start = 0
+    for row, one in enumerate(lists):
+        statistics_UHM[row, : len(one.hypotheses)] = found[start : start + len(one.hypotheses)]
+        start += len(one.hypotheses)
+    return statistics_UHM

@@ -1,0 +1,154 @@
+"""One number for a text, from any model that has one: `energylm.Scorer`. Higher = better.
+
+causal language models              log-likelihood, one pass (`scorer_causal`)
+masked language models              pseudo-log-likelihood, a pass for each token (`scorer_masked`)
+Electric, two-tower, ELECTRA-TT     pseudo-log-likelihood, one pass (`scorer_cloze`)
+
+The numbers do not depend on what else is scored in the same call (up to rounding). A text longer than the model is read
+in windows that overlap by half, each token scored once, and this is said; or refused, on request.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+import torch
+
+from energylm.bundles.scorer_kind import CAUSAL, MASKED, check_method, kind_of
+from energylm.bundles.scorer_text import Reading, TextScore, Window, each_alone, recased, text_score, windows
+from energylm.config.score import WINDOWS, Casing, Method, Normalise, ScorerConfig
+from energylm.errors import DataError
+from energylm.progress import say
+
+NAMED_LONG_TEXTS = 5  # in one message
+
+
+class TokenScorer(Protocol):
+    """What the kinds of scorers have in common."""
+
+    name: str
+    method: Method
+    reads: str  # "left-to-right", "right-to-left" or "both": what a token's score looks at
+
+    @property
+    def max_tokens(self) -> int | None: ...
+
+    @property
+    def convention(self) -> str: ...
+
+    def read(self, text: str) -> Reading: ...
+
+    def token_scores(self, readings: Sequence[Reading]) -> list[list[float]]: ...
+
+    def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
+        """`token_scores` of lists whose members are much alike."""
+        ...
+
+
+class Scorer:
+    """`from_pretrained` finds what kind a model is; a `TokenScorer` of your own can be given instead."""
+
+    def __init__(self, reader: TokenScorer, *, casing: Casing = "keep", refuses_long_texts: bool = False) -> None:
+        self.reader, self.casing, self.refuses_long_texts = reader, casing, refuses_long_texts
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_name: str | Path,
+        *,
+        config: ScorerConfig | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """The scorer of a model folder, a GGUF file, a known model or a hub name; `config` says how it scores."""
+        config = config or ScorerConfig()
+        kind = kind_of(path_or_name)
+        check_method(kind, config, name=str(path_or_name))
+        reader: TokenScorer
+        if kind == CAUSAL:
+            from energylm.bundles.language_model import LanguageModel
+            from energylm.bundles.scorer_causal import CausalScorer
+
+            reader = CausalScorer(LanguageModel.from_pretrained(path_or_name, device=device), eos=config.eos)
+        elif kind == MASKED:
+            from energylm.bundles.masked_language_model import MaskedLanguageModel
+            from energylm.bundles.scorer_masked import MaskedScorer
+
+            model = MaskedLanguageModel.from_pretrained(path_or_name, device=device)
+            reader = MaskedScorer(model, masking=config.masking)
+        else:
+            from energylm.bundles.cloze_model import ClozeModel
+            from energylm.bundles.scorer_cloze import ClozeScorer
+
+            reader = ClozeScorer(ClozeModel.from_pretrained(path_or_name, device=device))
+        return cls(reader, casing=config.casing, refuses_long_texts=config.long_texts != WINDOWS)
+
+    @property
+    def name(self) -> str:
+        return self.reader.name
+
+    @property
+    def convention(self) -> str:
+        """What a score counts, in words."""
+        casing = "" if self.casing == "keep" else f", texts in {self.casing} case"
+        return f"{self.reader.convention}{casing}; higher = better"
+
+    def score(self, texts: Sequence[str], *, normalise: Normalise = "none") -> list[float]:
+        """A number for each text: its tokens' scores added up, divided by its tokens or words if asked."""
+        return [one.normalised(normalise) for one in self.token_scores(texts)]
+
+    def token_scores(self, texts: Sequence[str], *, names: Sequence[str] | None = None) -> list[TextScore]:
+        """Scores by token and word. `names` are what messages call the texts, "text 1", "text 2" … by default."""
+        if isinstance(texts, str):
+            raise DataError("one string came where a list of texts is scored; give [text]")
+        return [found for (found,) in self.list_scores([[text] for text in texts], names=names, alike=False)]
+
+    def list_scores(
+        self, lists: Sequence[Sequence[str]], *, names: Sequence[str] | None = None, alike: bool = True
+    ) -> list[list[TextScore]]:
+        """Scores of lists of texts. The members of a list that are `alike` (hypotheses of one utterance) may be read
+        together, which is faster for causal models and gives the same numbers."""
+        names = names or [f"text {number}" for number in range(1, len(lists) + 1)]
+        readings = [[self.reader.read(recased(text, self.casing)) for text in texts] for texts in lists]
+        self._check(readings, names)
+        limit, reads = self.reader.max_tokens, self.reader.reads
+        cuts = [[windows(len(reading), limit, reads=reads) for reading in of_list] for of_list in readings]
+        pieces = [
+            [reading.cut(span.start, span.stop) for reading, spans in zip(*both, strict=True) for span in spans]
+            for both in zip(readings, cuts, strict=True)
+        ]
+        values = self.reader.list_scores(pieces) if alike else each_alone(self.reader.token_scores, pieces)
+        return [_joined(*of_list) for of_list in zip(lists, readings, cuts, values, strict=True)]
+
+    def _check(self, readings: Sequence[Sequence[Reading]], names: Sequence[str]) -> None:
+        limit, long = self.reader.max_tokens, {}
+        for name, of_list in zip(names, readings, strict=True):
+            longest = max((len(reading) for reading in of_list), default=0)
+            if any(reading.is_empty for reading in of_list):
+                raise DataError(f"{name} is empty, so it has no score; leave it out")
+            if limit is not None and longest > limit:
+                long[name] = longest
+        if not long:
+            return
+        named = [f"{name} ({tokens:,} tokens)" for name, tokens in long.items()][:NAMED_LONG_TEXTS]
+        more = f" and {len(long) - len(named):,} more" if len(long) > len(named) else ""
+        which = f"{', '.join(named)}{more}: longer than the {limit:,} tokens that {self.name} holds"
+        if self.refuses_long_texts:
+            raise DataError(f"{which}; shorten them, or let them be read in windows (long_texts=windows)")
+        say(f"energylm: {which}; read in windows that overlap by half, every token scored once")
+
+
+def _joined(
+    texts: Sequence[str], readings: Sequence[Reading], cuts: Sequence[list[Window]], values: Sequence[list[float]]
+) -> list[TextScore]:
+    """The scores of whole texts from those of their windows."""
+    scores, taken = [], 0
+    for text, reading, spans in zip(texts, readings, cuts, strict=True):
+        parts = values[taken : taken + len(spans)]
+        taken += len(spans)
+        whole = [
+            score
+            for span, part in zip(spans, parts, strict=True)
+            for score in part[span.first - span.start : span.last - span.start]
+        ]
+        scores.append(text_score(text, reading, whole, read_in=len(spans)))
+    return scores

@@ -1,0 +1,195 @@
+"""Texts as a scorer reads them, and what it says of them: tokens with their words, casing, windows, scores.
+
+A word is what stands between white space. Scores of tokens add up to those of words, and these to that of the text.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from energylm.config.score import Casing, Normalise, Per
+
+NO_WORD = -1  # an end-of-sequence token
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text's tokens: ids, what each writes, which word it belongs to, and which unit of the tokenizer."""
+
+    ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    words: tuple[int, ...]
+    units: tuple[int, ...]  # as the tokenizer splits before it cuts into pieces: punctuation is a unit of its own
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is written: no token, or an end-of-sequence token alone."""
+        return all(word == NO_WORD for word in self.words)
+
+    def cut(self, start: int, stop: int) -> "Reading":
+        span = slice(start, stop)
+        return Reading(self.ids[span], self.pieces[span], self.words[span], self.units[span])
+
+    def with_end(self, token_id: int, piece: str, *, at_the_end: bool) -> "Reading":
+        """The same with an end-of-sequence token, which stands first for models that read from the right."""
+        end = Reading((token_id,), (piece,), (NO_WORD,), (NO_WORD,))
+        first, second = (self, end) if at_the_end else (end, self)
+        return Reading(
+            first.ids + second.ids,
+            first.pieces + second.pieces,
+            first.words + second.words,
+            first.units + second.units,
+        )
+
+
+def read_text(encoder: Tokenizer, text: str) -> Reading:
+    """The tokens of `text` without special tokens; `encoder` is a `data.tokenizer.plain_encoder`. White space alone is
+    no text: it has no tokens."""
+    encoded = encoder.encode(text if text.strip() else "", add_special_tokens=False)
+    word_of = _words_of_characters(text)
+    words = []
+    for start, stop in encoded.offsets:
+        written = next((place for place in range(start, stop) if not text[place].isspace()), start)
+        words.append(word_of[written] if written < len(word_of) else max(word_of, default=0))
+    units = [place if unit is None else unit for place, unit in enumerate(encoded.word_ids)]
+    pieces = [text[start:stop] for start, stop in encoded.offsets]
+    return Reading(tuple(encoded.ids), tuple(pieces), tuple(words), tuple(units))
+
+
+def _words_of_characters(text: str) -> list[int]:
+    """The word of each character; white space belongs to the word after it, at the end to the last."""
+    words, current, in_word = [], 0, False
+    for character in text:
+        if character.isspace():
+            current, in_word = current + in_word, False
+        else:
+            in_word = True
+        words.append(current)
+    last = len(text.split()) - 1
+    return [min(word, max(last, 0)) for word in words]
+
+
+def recased(text: str, casing: Casing) -> str:
+    match casing:
+        case "keep":
+            return text
+        case "lower":
+            return text.lower()
+        case "upper":
+            return text.upper()
+        case "sentence":
+            words = [_with_capital_i(word) for word in text.lower().split(" ")]
+            written = " ".join(words)
+            return written[:1].upper() + written[1:]
+
+
+def _with_capital_i(word: str) -> str:
+    return "I" + word[1:] if word == "i" or word.startswith("i'") else word
+
+
+@dataclass(frozen=True)
+class Window:
+    """Tokens `start` to `stop` are read, `first` to `last` of them are scored."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+def windows(length: int, limit: int | None, *, reads: str) -> list[Window]:
+    """Windows of `limit` tokens that overlap by half and score every token once.
+
+    `reads` is "left-to-right", "right-to-left" or "both": a token is scored in the window that shows most of what the
+    model looks at: at least half a window on the side that it reads, a quarter on either side if it reads both.
+    """
+    if limit is None or length <= limit:
+        return [Window(0, length, 0, length)]
+    step = max(1, limit // 2)
+    starts = [*range(0, length - limit, step), length - limit]
+    # Between two neighbours, tokens before the border belong to the left window, the others to the right one.
+    borders = []
+    for left, right in pairwise(starts):
+        overlap = left + limit - right
+        own = {"left-to-right": overlap, "right-to-left": 0, "both": (overlap + 1) // 2}[reads]
+        borders.append(right + own)
+    firsts, lasts = [0, *borders], [*borders, length]
+    return [Window(start, start + limit, first, last) for start, first, last in zip(starts, firsts, lasts, strict=True)]
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """What a scorer says of one text; natural logarithms, higher = better."""
+
+    text: str
+    score: float
+    token_scores: tuple[float, ...]
+    pieces: tuple[str, ...]  # what each token writes
+    words: tuple[str, ...]
+    word_of_token: tuple[int, ...]
+    windows: int = 1  # more than one where the text was longer than the model
+
+    @property
+    def tokens(self) -> int:
+        return len(self.token_scores)
+
+    @property
+    def word_scores(self) -> tuple[float, ...]:
+        """A score for each word; an end-of-sequence token belongs to none."""
+        parts: list[list[float]] = [[] for _ in self.words]
+        for word, score in zip(self.word_of_token, self.token_scores, strict=True):
+            if word != NO_WORD:
+                parts[word].append(score)
+        return tuple(math.fsum(part) for part in parts)
+
+    def normalised(self, by: Normalise) -> float:
+        return self.score / {"none": 1, "token": self.tokens, "word": len(self.words)}[by]
+
+    def to_json(self, *, per: Per = "token", normalise: Normalise = "none") -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "text": self.text,
+            "score": self.normalised(normalise),
+            "tokens": self.tokens,
+            "words": len(self.words),
+        }
+        if self.windows > 1:
+            row["windows"] = self.windows
+        if per != "sentence":
+            row["word_scores"] = [list(pair) for pair in zip(self.words, self.word_scores, strict=True)]
+        if per == "token":
+            row["token_scores"] = [list(pair) for pair in zip(self.pieces, self.token_scores, strict=True)]
+        return row
+
+
+def each_alone(
+    token_scores: Callable[[Sequence[Reading]], list[list[float]]], lists: Sequence[Sequence[Reading]]
+) -> list[list[list[float]]]:
+    """Scores of the members of lists, for scorers that gain nothing from what the members share."""
+    flat = iter(token_scores([reading for readings in lists for reading in readings]))
+    return [[next(flat) for _ in readings] for readings in lists]
+
+
+def padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """(B, T) ids of `rows`, right-padded with 0."""
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+
+
+def text_score(text: str, reading: Reading, scores: Sequence[float], *, read_in: int) -> TextScore:
+    return TextScore(
+        text=text,
+        score=math.fsum(scores),
+        token_scores=tuple(scores),
+        pieces=reading.pieces,
+        words=tuple(text.split()),
+        word_of_token=reading.words,
+        windows=read_in,
+    )

@@ -1,0 +1,150 @@
+"""Reranking on hand-made lists with hand-made scores, with a real scorer, and what is refused or said."""
+
+import json
+
+import numpy as np
+import pytest
+
+from energylm import Reranker, Scorer
+from energylm.bundles.reranker import hypothesis_statistics
+from energylm.bundles.scorer_text import Reading
+from energylm.config.rerank import WeightGrid
+from energylm.data.formats.nbest import Hypothesis, NBest
+from energylm.errors import ConfigError, DataError
+from energylm.estimators.additive_metrics import WordErrorRate
+
+
+class WordTable:
+    """A `TokenScorer` whose tokens are words, with scores from a table (−1 for others)."""
+
+    name, method, reads, max_tokens, convention = "table", "log-likelihood", "left-to-right", None, "a table"
+
+    def __init__(self, **scores):
+        self.scores = scores
+
+    def read(self, text):
+        words = tuple(text.split())
+        places = tuple(range(len(words)))
+        return Reading(places, words, places, places)
+
+    def token_scores(self, readings):
+        return [[self.scores.get(piece, -1.0) for piece in reading.pieces] for reading in readings]
+
+    def list_scores(self, lists):
+        return [self.token_scores(readings) for readings in lists]
+
+
+def nbest(reference, *hypotheses, name="u"):
+    return NBest(name, reference, tuple(Hypothesis(*one) for one in hypotheses))
+
+
+DEV = [  # "cap" is what the recogniser hears, "cat" what the table knows better; "dog" is right against the table
+    nbest("a cat sat", ("a cap sat", -1.0), ("a cat sat", -2.0), name="u1"),
+    nbest("the cat", ("the cap", -1.0), ("the cat", -1.5), name="u2"),
+    nbest("a dog", ("a dog", -1.0), ("a cat", -2.5), name="u3"),
+]
+CAP = Scorer(WordTable(cap=-6.0, dog=-4.0))
+
+
+def test_a_list_by_hand():
+    """Scores: "a cap sat" −8, "a cat sat" −3. At λ = 0.1: −1.8 and −2.3; at λ = 0.5: −5 and −3.5."""
+    low, high = (Reranker(CAP, weight=weight).rerank(DEV[0]) for weight in (0.1, 0.5))
+    assert low.best == "a cap sat" and low.order == (0, 1) and low.totals == pytest.approx((-1.8, -2.3))
+    assert high.best == "a cat sat" and high.order == (1, 0) and high.totals == pytest.approx((-3.5, -5.0))
+    assert not high.tied and json.dumps(high.to_json())
+
+
+def test_pairs_of_text_and_score_are_a_list():
+    assert Reranker(CAP, weight=0.5).rerank([("a cap", -1.0), ("a cat", -2.0)]).best == "a cat"
+
+
+def test_tuning_by_hand():
+    """u1 turns right above λ = 0.2 (gap 1 against 5λ), u2 above 0.1 (0.5 against 5λ), u3 turns wrong above 0.5 (1.5
+    against 3λ). Two of 7 words are wrong below 0.1, none between 0.2 and 0.5, one above."""
+    reranker = Reranker(CAP)
+    tuning = reranker.tune(DEV, grid=WeightGrid(step=0.05, highest=1.0))
+    assert reranker.weights == tuning.weights == (0.25,) and tuning.value == 0
+    curve = dict(zip((weight for (weight,) in tuning.tried), tuning.values, strict=True))
+    assert curve[0.05] == pytest.approx(200 / 7) and curve[0.15] == pytest.approx(100 / 7)
+    assert curve[0.45] == 0 and curve[0.55] == pytest.approx(100 / 7)
+    assert [one.best for one in reranker.rerank_lists(DEV)] == ["a cat sat", "the cat", "a dog"]
+
+
+def test_the_sign_of_the_score_matters():
+    """Teeth: with the score taken for an energy, tuning finds nothing better than the 1-best."""
+    wrong = Scorer(WordTable(cap=6.0, dog=4.0))
+    assert Reranker(wrong).tune(DEV).value == pytest.approx(200 / 7)
+
+
+def test_few_lists_and_the_edge_of_the_grid_are_said(capsys):
+    Reranker(CAP).tune(DEV, grid=WeightGrid(step=0.05, highest=0.25))
+    said = capsys.readouterr().err
+    assert "tuned on 3 lists only" in said and "the highest of the grid, 0.25" in said
+
+
+def test_one_list_cannot_be_tuned_on():
+    with pytest.raises(DataError, match="cannot be tuned on 1 list"):
+        Reranker(CAP).tune(DEV[:1])
+
+
+def test_two_scorers_each_with_its_weight():
+    """The other gives "a cat sat" −10.5 and "a cap sat" −2.5: totals −3.5 − 1.05 and −5 − 0.25."""
+    other = Scorer(WordTable(sat=-0.5, cat=-9.0))
+    assert Reranker([CAP, other], weight=(0.5, 0.1)).rerank(DEV[0]).totals == pytest.approx((-4.55, -5.25))
+    tuning = Reranker([CAP, other]).tune(DEV, grid=WeightGrid(step=0.25, highest=0.5))
+    assert tuning.value == 0 and tuning.weights == (0.25, 0.0)  # the second is of no use
+    assert (0.0, 0.25) in tuning.tried and (0.0, 0.0) not in tuning.tried
+
+
+def test_length_normalisation_divides_the_whole_score():
+    """Totals −3 over 3 words and −1.5 over 1: by words the longer one wins."""
+    lists = [("a b c", -1.5), ("a", -1.0)]
+    assert Reranker(CAP, weight=0.5).rerank(lists).best == "a"
+    reranked = Reranker(CAP, weight=0.5, length_normalisation="word").rerank(lists)
+    assert reranked.best == "a b c" and reranked.totals == pytest.approx((-1.0, -1.5))
+    by_character = Reranker(CAP, weight=0.5, length_normalisation="character").rerank(lists)
+    assert by_character.totals == pytest.approx((-0.6, -1.5))
+
+
+def test_ties_keep_the_recognisers_order():
+    tied = Reranker(CAP, weight=0.5).rerank([("a b", -1.0), ("b a", -1.0), ("a", -9.0)])
+    assert tied.order == (0, 1, 2) and tied.tied
+
+
+def test_an_empty_hypothesis_is_never_chosen_for_having_nothing_to_score():
+    reranked = Reranker(CAP, weight=1.0).rerank([("", -0.1), ("a cap sat", -5.0)])
+    assert reranked.best == "a cap sat" and reranked.order == (1, 0)
+    assert reranked.totals[1] == -np.inf and reranked.to_json()["totals"][1] is None
+    assert Reranker(CAP).rerank([("", -0.1), (" ", -0.2)]).best == ""
+
+
+def test_lists_of_unequal_length():
+    lists = [nbest("a", ("a", -1.0)), nbest("b", ("b b", -1.0), ("b", -1.1), ("c", -9.0))]
+    reranked = Reranker(CAP, weight=0.5).rerank_lists(lists)
+    assert [one.best for one in reranked] == ["a", "b"] and [len(one.order) for one in reranked] == [1, 3]
+    assert Reranker(CAP).rerank_lists([]) == []
+
+
+def test_statistics_by_hand_and_missing_references():
+    statistics = hypothesis_statistics(DEV, WordErrorRate())
+    assert statistics[..., 0].tolist() == [[1, 0], [1, 0], [0, 1]] and statistics[:, 0, 1].tolist() == [3, 2, 2]
+    for reference, what in ((None, "no reference"), (" ", "an empty reference")):
+        with pytest.raises(DataError, match=f"utterance 'u' has {what}"):
+            Reranker(CAP).tune([*DEV, nbest(reference, ("a", 0.0))])
+
+
+def test_weights_must_fit_the_scorers():
+    assert Reranker([CAP, CAP], weight=0.3).weights == (0.3, 0.3)
+    with pytest.raises(ConfigError, match="3 weights came for 2 scorers"):
+        Reranker([CAP, CAP], weight=(1, 2, 3))
+
+
+@pytest.mark.parametrize("folder", ["model_folder", "masked_folder", "electric_folder"])
+def test_real_scorers_choose_what_their_numbers_say(folder, request):
+    scorer = Scorer.from_pretrained(request.getfixturevalue(folder))
+    texts = ["the clerk counts the boats", "the clerk counts a boat", "the clerk counted boats", "a sailor"]
+    base = [-1.0, -1.2, -0.5, -3.0]
+    totals = [f + 0.3 * score for f, score in zip(base, scorer.score(texts), strict=True)]
+    reranked = Reranker(scorer, weight=0.3).rerank(list(zip(texts, base, strict=True)))
+    assert reranked.order == tuple(np.argsort(totals)[::-1].tolist())
+    assert reranked.totals == pytest.approx(sorted(totals, reverse=True), abs=1e-4)

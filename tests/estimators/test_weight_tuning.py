@@ -1,0 +1,118 @@
+"""λ by hand and by brute force over every list, ties, missing hypotheses, and what is refused."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from energylm.errors import ConfigError, DataError
+from energylm.estimators.additive_metrics import WordErrorRate
+from energylm.estimators.weight_tuning import ListScores, tune_weights
+
+WER = WordErrorRate()
+GRID = tuple(round(0.05 * number, 10) for number in range(1, 21))
+
+
+def random_lists(seed, *, scorers, lists=40, hypotheses=6):
+    generator = np.random.default_rng(seed)
+    errors = generator.integers(0, 6, (lists, hypotheses)).astype(float)
+    scores = ListScores(
+        base_UH=generator.normal(0, 2, (lists, hypotheses)),
+        scores_SUH=generator.normal(0, 4, (scorers, lists, hypotheses)) - 1.5 * errors,
+        length_UH=np.ones((lists, hypotheses)),
+    )
+    return scores, np.stack([errors, np.full(errors.shape, 10.0)], axis=-1)
+
+
+def brute_force(scores, statistics, weights):
+    """The rate, by loops over lists and hypotheses."""
+    errors = words = 0.0
+    for row in range(len(scores.base_UH)):
+        best, found = -np.inf, 0
+        for place in range(scores.base_UH.shape[1]):
+            total = scores.base_UH[row, place]
+            for weight, table in zip(weights, scores.scores_SUH, strict=True):
+                total += weight * table[row, place]
+            if total > best:
+                best, found = total, place
+        errors, words = errors + statistics[row, found, 0], words + statistics[row, found, 1]
+    return 100 * errors / words
+
+
+def test_choices_by_hand():
+    """f = (−1, −2), score = (−10, −6): at λ = 0.2 the totals are −3 and −3.2, at λ = 0.3 they are −4 and −3.8."""
+    scores = ListScores(np.array([[-1.0, -2.0]]), np.array([[[-10.0, -6.0]]]), np.ones((1, 2)))
+    assert scores.choose([0.2])[0].tolist() == [0] and scores.choose([0.3])[0].tolist() == [1]
+    assert scores.totals([0.3])[0].tolist() == pytest.approx([-4, -3.8])
+
+
+def test_length_normalisation_by_hand():
+    """Totals −4 and −6 over 2 and 4 words: −2 and −1.5, so the longer one wins."""
+    scores = ListScores(np.array([[-4.0, -6.0]]), np.zeros((1, 1, 2)), np.array([[2.0, 4.0]]))
+    assert scores.choose([1.0])[0].tolist() == [1]
+    assert ListScores(scores.base_UH, scores.scores_SUH, np.ones((1, 2))).choose([1.0])[0].tolist() == [0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_scorer_against_brute_force(seed):
+    scores, statistics = random_lists(seed, scorers=1)
+    tuning = tune_weights(scores, statistics, WER, grid=GRID)
+    rates = [brute_force(scores, statistics, [weight]) for weight in GRID]
+    assert tuning.values == pytest.approx(rates) and tuning.tried == tuple((weight,) for weight in GRID)
+    assert tuning.value == pytest.approx(min(rates))
+    assert tuning.weights == (GRID[int(np.argmin(rates))],)  # the smallest of the best
+    assert len(set(tuning.values)) > 3
+
+
+def test_two_scorers_against_brute_force():
+    scores, statistics = random_lists(5, scorers=2, lists=20)
+    grid = (0.1, 0.4, 0.7)
+    tuning = tune_weights(scores, statistics, WER, grid=grid)
+    tried = [pair for pair in product((0.0, *grid), repeat=2) if any(pair)]
+    rates = {pair: brute_force(scores, statistics, pair) for pair in tried}
+    assert dict(zip(tuning.tried, tuning.values, strict=True)) == pytest.approx(rates)
+    assert tuning.value == pytest.approx(min(rates.values()))
+    assert sum(tuning.weights) == pytest.approx(min(sum(pair) for pair in tried if rates[pair] <= tuning.value + 1e-9))
+
+
+def test_a_metric_that_should_rise_is_maximised():
+    class Right(WordErrorRate):
+        lower_is_better = False
+
+    scores, statistics = random_lists(1, scorers=1)
+    assert tune_weights(scores, statistics, Right(), grid=GRID).value == max(
+        tune_weights(scores, statistics, WER, grid=GRID).values
+    )
+
+
+def test_ties_stay_in_the_recognisers_order_and_are_told():
+    scores = ListScores(np.array([[-1.0, -1.0], [-1.0, -2.0]]), np.zeros((1, 2, 2)), np.ones((2, 2)))
+    chosen, tied = scores.choose([0.5])
+    assert chosen.tolist() == [0, 0] and tied.tolist() == [True, False]
+
+
+def test_what_is_missing_is_never_chosen():
+    """A score of 0, which an empty hypothesis would have, beats every text: f = −inf keeps it out at any λ."""
+    scores = ListScores(np.array([[-9.0, -np.inf]]), np.array([[[-30.0, 0.0]]]), np.ones((1, 2)))
+    chosen, tied = scores.choose([1.0])
+    assert chosen.tolist() == [0] and tied.tolist() == [False]
+    nothing = ListScores(np.full((1, 2), -np.inf), np.zeros((1, 1, 2)), np.ones((1, 2)))
+    assert nothing.choose([1.0])[0].tolist() == [0] and not nothing.choose([1.0])[1].any()
+
+
+def test_the_edge_of_the_grid_is_told():
+    """The two lists of `test_choices_by_hand`, whose second hypothesis is right and chosen from λ = 0.25 on."""
+    scores = ListScores(np.array([[-1.0, -2.0]] * 2), np.array([[[-10.0, -6.0]] * 2]), np.ones((2, 2)))
+    statistics = np.array([[[1.0, 5.0], [0.0, 5.0]]] * 2)
+    assert tune_weights(scores, statistics, WER, grid=(0.2, 0.3)).on_the_edge
+    inner = tune_weights(scores, statistics, WER, grid=(0.2, 0.3, 0.4))
+    assert inner.weights == (0.3,) and inner.value == 0 and not inner.on_the_edge
+
+
+def test_one_list_is_refused_and_too_many_combinations():
+    scores, statistics = random_lists(0, scorers=1, lists=1)
+    with pytest.raises(DataError, match="cannot be tuned on 1 list"):
+        tune_weights(scores, statistics, WER, grid=GRID)
+    scores, statistics = random_lists(0, scorers=4)
+    with pytest.raises(ConfigError, match="21 values of λ for each of 4 scorers make 194,481"):
+        tune_weights(scores, statistics, WER, grid=GRID)

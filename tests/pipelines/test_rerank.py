@@ -1,0 +1,180 @@
+"""Reranking files: exact rates on hand-made lists with a hand-made scorer, tuning per set, report, and bad input."""
+
+import json
+
+import pytest
+
+from energylm.bundles.scorer import Scorer
+from energylm.bundles.scorer_text import Reading
+from energylm.config.rerank import RerankConfig, WeightGrid
+from energylm.errors import ConfigError, DataError
+from energylm.pipelines import rerank as pipeline
+from energylm.pipelines.rerank import check_inputs, rerank
+
+
+class WordTable:
+    """A `TokenScorer` over words: wrong ones cost."""
+
+    name, method, reads, max_tokens, convention = "table", "log-likelihood", "left-to-right", None, "a table"
+
+    def read(self, text):
+        words = tuple(text.split())
+        places = tuple(range(len(words)))
+        return Reading(places, words, places, places)
+
+    def token_scores(self, readings):
+        costs = {"CAP": -6.0, "DOG": -4.0}
+        return [[costs.get(piece, -1.0) for piece in reading.pieces] for reading in readings]
+
+    def list_scores(self, lists):
+        return [self.token_scores(readings) for readings in lists]
+
+
+def entry(reference, *hypotheses):
+    ranked = {f"hyp_{rank}": {"text": text, "score": score} for rank, (text, score) in enumerate(hypotheses, start=1)}
+    return ranked if reference is None else {"ref": reference} | ranked
+
+
+DEV = {
+    "d1": entry("A CAT SAT", ("A CAP SAT", -1.0), ("A CAT SAT", -2.0)),  # right above λ = 0.2
+    "d2": entry("THE CAT", ("THE CAP", -1.0), ("THE CAT", -1.5)),  # right above λ = 0.1
+    "d3": entry("A DOG", ("A DOG", -1.0), ("A CAT", -2.5)),  # wrong above λ = 0.5
+}
+TEST = {
+    "t1": entry("ONE CAT", ("ONE CAP", -1.0), ("ONE CAT", -2.0), ("ONE", -3.0)),
+    "t2": entry("SO BE IT", ("SO BE", -1.0), ("", -0.9), ("SO BE IT", -9.0)),
+    "t3": entry("A DOG OR CAP", ("A DOG OR CAP", -1.0), ("A DOG OR CAT", -1.1)),
+}
+OTHER_DEV = {name: DEV["d3"] for name in ("o1", "o2")}  # whose best λ is the smallest
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Files of lists, and a scorer in the place of a model."""
+    monkeypatch.setattr(pipeline.Scorer, "from_pretrained", lambda *_, **__: Scorer(WordTable()))
+    for name, lists in (("dev", DEV), ("test", TEST), ("other", OTHER_DEV)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(lists))
+    return tmp_path
+
+
+def config(*sets, **settings) -> RerankConfig:
+    return RerankConfig.checked({"scorers": "table", "sets": sets, **settings})
+
+
+def test_rates_by_hand(files, tmp_path, capsys):
+    """λ = 0.25 from dev. t1: "ONE CAT" −2 − 2λ against "ONE CAP" −1 − 7λ, now right. t2: the empty hypothesis, which
+    the recogniser likes best, is left out; "SO BE" stays. t3: −1.1 − 7λ against −1 − 12λ, now wrong.
+
+    1-best: 1 + 3 + 0 errors in 9 words. Reranked: 0 + 1 + 1. Oracle: none."""
+    run = rerank(config({"lists": str(files / "test.json"), "dev": str(files / "dev.json")}), output=tmp_path / "out")
+    (outcome,) = run.outcomes
+    assert outcome.weights == (0.25,) and outcome.tuning.value == 0 and outcome.tuning.lists == 3
+    assert [one.best for one in run.chosen[0]] == ["ONE CAT", "SO BE", "A DOG OR CAT"]
+    assert outcome.comparison.first.value == pytest.approx(100 * 4 / 9)
+    assert outcome.comparison.second.value == pytest.approx(100 * 2 / 9)
+    assert outcome.oracle == 0 and outcome.empty == 1
+    changes = {change.utterance: (change.before, change.after, change.gain) for change in outcome.changes}
+    assert changes == {
+        "t1": ("ONE CAP", "ONE CAT", 1),
+        "t2": ("", "SO BE", 2),
+        "t3": ("A DOG OR CAP", "A DOG OR CAT", -1),
+    }
+    said = capsys.readouterr().err
+    assert "1 empty hypotheses have no score" in said and "all in upper case" in said
+    assert run.hypotheses == 14 and run.hypotheses_per_second > 0
+    page, markdown = (tmp_path / "out" / name for name in ("report.html", "results.md"))
+    assert run.report == page and "Changed hypotheses: 1. test" in markdown.read_text()
+    assert (tmp_path / "out" / "metric-over-1-test.png").is_file()
+    assert (tmp_path / "out" / "best-1.tsv").read_text() == "t1\tONE CAT\nt2\tSO BE\nt3\tA DOG OR CAT\n"
+    assert json.dumps(run.to_json()) and "paired bootstrap over lists" in run.table.convention
+
+
+def test_every_set_is_tuned_by_itself_and_scored_once(files, monkeypatch):
+    calls = []
+    usual = pipeline.Reranker.score_lists
+    monkeypatch.setattr(
+        pipeline.Reranker, "score_lists", lambda self, lists, **o: calls.append(len(lists)) or usual(self, lists, **o)
+    )
+    test, dev, other = (str(files / f"{name}.json") for name in ("test", "dev", "other"))
+    run = rerank(config({"lists": test, "dev": dev}, {"lists": test, "dev": other}, {"lists": dev, "dev": dev}))
+    assert [outcome.weights for outcome in run.outcomes] == [(0.25,), (0.05,), (0.25,)]
+    assert sorted(calls) == [2, 3, 3]
+    assert [outcome.tuned_on_itself for outcome in run.outcomes] == [False, False, True]
+    assert "dev (tuned on itself)" in str(run.table.rows[2][0])
+
+
+def test_a_fixed_weight_needs_no_references(files):
+    (files / "bare.json").write_text(json.dumps({"u": entry(None, ("A CAP", -1.0), ("A CAT", -2.0))}))
+    run = rerank(config({"lists": str(files / "bare.json")}, weights=[0.5]))
+    assert run.outcomes == () and run.chosen[0][0].best == "A CAT"
+    fixed = rerank(config({"lists": str(files / "test.json")}, weights=[0.25])).outcomes[0]
+    assert fixed.tuning is None and fixed.comparison.second.value == pytest.approx(100 * 2 / 9)
+
+
+def test_a_finer_grid_and_length_normalisation_on_request(files):
+    one = {"lists": str(files / "test.json"), "dev": str(files / "dev.json")}
+    fine = rerank(config(one, grid={"step": 0.01, "highest": 0.3}))
+    assert fine.outcomes[0].weights == (0.21,)
+    words = rerank(config(one, length_normalisation="word"))
+    assert "divided by words" in words.convention
+    assert words.chosen[0][0].totals != fine.chosen[0][0].totals
+
+
+def test_bleu(files):
+    one = {"lists": str(files / "test.json"), "dev": str(files / "dev.json")}
+    (outcome,) = rerank(config(one, metric="bleu", resamples=50)).outcomes
+    assert outcome.metric == "BLEU" and not outcome.lower_is_better
+    assert outcome.oracle == pytest.approx(100) and outcome.comparison.second.value < 100
+
+
+def test_a_limit_takes_the_same_lists_every_time(files):
+    one = {"lists": str(files / "test.json")}
+    first, again = (rerank(config(one, weights=[0.3], limit=2)) for _ in range(2))
+    assert [r.utterance for r in first.chosen[0]] == [r.utterance for r in again.chosen[0]]
+    assert len(first.chosen[0]) == 2 and "2 lists of each file at random" in first.convention
+
+
+def test_ties_are_said(files, capsys):
+    lists = {"u": entry("A B", ("A B", -1.0), ("B A", -1.0)), "v": entry("A", ("A", -1.0))}
+    (files / "ties.json").write_text(json.dumps(lists))
+    run = rerank(config({"lists": str(files / "ties.json")}, weights=[0.5]))
+    assert run.chosen[0][0].best == "A B" and run.outcomes[0].tied == 1
+    assert "1 lists had several best hypotheses; the recogniser's order decided" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lists", "says"),
+    [
+        ({"u": entry("A", ("A", -1.0))}, "cannot be tuned on 1 list"),
+        ({"u": entry(None, ("A", -1.0)), "v": entry("B", ("B", -1.0))}, "utterance 'u' has no reference"),
+        ({"u": entry(None, ("A", -1.0)), "v": entry(None, ("B", -1.0))}, "utterance 'u' has no reference"),
+        ({"u": entry(" ", ("A", -1.0)), "v": entry("B", ("B", -1.0))}, "an empty reference"),
+        ({"u": entry("A", ("A", None))}, "hyp_1 has no score of the recogniser"),
+    ],
+)
+def test_bad_dev_lists(files, lists, says):
+    (files / "bad.json").write_text(json.dumps(lists))
+    with pytest.raises(DataError, match=says):
+        rerank(config({"lists": str(files / "test.json"), "dev": str(files / "bad.json")}))
+
+
+def test_contradictions_in_the_config():
+    with pytest.raises(ConfigError, match="neither dev and weights"):
+        config({"lists": "a.json"})
+    with pytest.raises(ConfigError, match="both dev and weights"):
+        config({"lists": "a.json", "dev": "b.json"}, weights=[0.5])
+    with pytest.raises(ConfigError, match="2 weights came for 1 scorers"):
+        config({"lists": "a.json"}, weights=[0.5, 0.5])
+    with pytest.raises(ConfigError, match="no λ is left to try"):
+        config({"lists": "a.json", "dev": "b.json"}, grid={"step": 0.5, "highest": 0.1})
+    assert WeightGrid().weights == tuple(round(0.05 * number, 10) for number in range(1, 21))
+    assert len(WeightGrid(step=0.1, highest=0.3).weights) == 3
+
+
+def test_a_dry_run_finds_every_mistake_it_can(files, model_folder):
+    good = RerankConfig.checked(
+        {"scorers": [{"model": str(model_folder)}], "sets": [{"lists": str(files / "test.json")}], "weights": [0.5]}
+    )
+    assert check_inputs(good).startswith("would score 3 lists of")
+    with pytest.raises(DataError, match="does not exist"):
+        check_inputs(good.model_copy(update={"sets": (good.sets[0].model_copy(update={"lists": "none.json"}),)}))

@@ -1,0 +1,58 @@
+"""Scorers as steps of a recipe: found by content, whatever the place; numbers by the name of the set."""
+
+import json
+import shutil
+
+import pytest
+
+from energylm.pipelines.recipe_steps import STEP_KINDS
+
+LISTS = {
+    f"u{number}": {
+        "ref": f"the clerk counts {number} boats",
+        "hyp_1": {"text": f"the clerk count {number} boats", "score": -1.0},
+        "hyp_2": {"text": f"the clerk counts {number} boats", "score": -1.5},
+    }
+    for number in range(3)
+}
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Two folders of data sets with the same content."""
+    for name in ("here", "there"):
+        (tmp_path / name / "blimp").mkdir(parents=True)
+        (tmp_path / name / "lists.json").write_text(json.dumps(LISTS))
+        (tmp_path / name / "blimp" / "order.jsonl").write_text(
+            '{"sentence_good": "a boat", "sentence_bad": "boat a"}\n'
+        )
+    monkeypatch.setenv("ENERGYLM_DATA", str(tmp_path / "here"))
+    return tmp_path
+
+
+def test_rerank(data, electric_folder, tmp_path):
+    values = {"scorers": [str(electric_folder)], "sets": [{"lists": "data:lists.json", "dev": "data:lists.json"}]}
+    found = STEP_KINDS["rerank"].run(values, tmp_path / "out")
+    assert found["lists"]["one_best"] == pytest.approx(20) and found["lists"]["lists"] == 3
+    assert found["lists"]["dev"] == found["lists"]["reranked"] and json.dumps(found)
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_minimal_pairs(data, electric_folder, tmp_path):
+    found = STEP_KINDS["minimal-pairs"].run({"model": str(electric_folder)}, tmp_path / "out")
+    assert found["mean"] in (0.0, 100.0) and found["paradigms"] == {"order": found["mean"]}
+
+
+@pytest.mark.parametrize("kind", ["rerank", "minimal-pairs"])
+def test_steps_are_known_by_content(data, kind, monkeypatch):
+    values = {
+        "rerank": {"scorers": ["m"], "sets": [{"lists": "data:lists.json"}], "weights": [0.5]},
+        "minimal-pairs": {"model": "m"},
+    }[kind]
+    identity = STEP_KINDS[kind].identity(values, "a step")
+    monkeypatch.setenv("ENERGYLM_DATA", str(data / "there"))
+    assert STEP_KINDS[kind].identity(values, "a step") == identity
+    shutil.rmtree(data / "there" / "blimp")
+    (data / "there" / "blimp").mkdir()
+    (data / "there" / "lists.json").write_text(json.dumps({"u0": LISTS["u0"]}))
+    assert STEP_KINDS[kind].identity(values, "a step") != identity
