@@ -1,4 +1,4 @@
-"""`energylm pretrain mlm` as a person types it."""
+"""`energylm pretrain` as a person types it."""
 
 import json
 
@@ -50,3 +50,46 @@ def test_the_family_has_a_name_of_its_own():
     """Others join it: `energylm pretrain` alone must not mean mlm."""
     shown = CliRunner().invoke(app, ["--help"])
     assert shown.exit_code == 0 and "mlm" in shown.stdout
+
+
+FAMILIES = ("electric", "electra", "electra-tt", "two-tower")
+
+
+def pretrain(family, *arguments):
+    return CliRunner().invoke(app, [family, *map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_trains_and_says_what_it_cost(corpus_folder, tmp_path, family):
+    report = tmp_path / "result.json"
+    small = ("--window", 16, "--steps", 2, "--set", "network.width=16", "--set", "training.global_batch=2")
+    done = pretrain(family, corpus_folder, "--output", tmp_path / "run", *small, "--json", report)
+    assert done.exit_code == 0 and len(done.stdout.splitlines()) == 1
+    assert str(tmp_path / "run" / "model") in done.stdout and "FLOPs" in done.stdout
+    written = json.loads(report.read_text())
+    assert (written["family"], written["steps"]) == (family, 2) and written["compute"] > 0
+    assert json.loads((tmp_path / "run" / "model" / "energylm.json").read_text())["kind"] == family
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_dry_run_turns_a_budget_into_steps_and_writes_nothing(corpus_folder, tmp_path, family):
+    done = pretrain(family, corpus_folder, "-o", tmp_path / "run", "--window", 16, "--compute", "1e13", "--dry-run")
+    assert done.exit_code == 0 and not (tmp_path / "run").exists()
+    assert f"would train: {family} bit-tiny" in done.stdout and "1e+13 in all" in done.stdout
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mistakes_of_the_siblings_are_one_line(corpus_folder, tmp_path, family):
+    with pytest.raises(ConfigError, match="--steps 5 and --compute 1e\\+12 came together"):
+        pretrain(family, corpus_folder, "-o", tmp_path / "run", "--steps", 5, "--compute", 1e12)
+    with pytest.raises(ConfigError, match=r"did you mean 'compute'"):
+        pretrain(family, corpus_folder, "-o", tmp_path / "run", "--set", "computer=1")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_decides_electras_noise(corpus_folder, tmp_path):
+    """A file that says otherwise is overruled by the name of the command."""
+    file = tmp_path / "electra.yaml"
+    file.write_text("noise: masked-lm\n")
+    done = pretrain("electra-tt", corpus_folder, "-o", tmp_path / "run", "--config", file, "--dry-run")
+    assert "would train: electra-tt" in done.stdout

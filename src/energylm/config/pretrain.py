@@ -1,10 +1,15 @@
-"""What `energylm pretrain` makes: masked language models of which shape, reading which windows, masked how.
+"""What `energylm pretrain` makes: cloze models of which shape, reading which windows, against which noise.
 
-`bit-base` and `bit-large` have RoBERTa's sizes, which deng2020 §4.1 takes for its bidirectional energies.
+`bit-base` and `bit-large` have RoBERTa's sizes, which deng2020 §4.1 takes for its bidirectional energies; `bit-base` is
+also the network of clark2020 table 3, whose optimiser settings are the training preset `clark2020/pretrain`.
+
+Noise models and the two-tower baseline are fractions of a shape in heads, width and feed-forward (clark2020 app. A):
+two towers of a quarter (noise of Electric and ELECTRA-TT), one of a third (ELECTRA's generator), two of two thirds
+(TwoTower).
 """
 
 from collections.abc import Mapping
-from typing import Any, Self, cast
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,7 +37,25 @@ MASKED_PRESETS: dict[str, TransformerShape] = {
 
 def masked_preset_shape(preset: str, overrides: Mapping[str, Any] | None = None) -> TransformerShape:
     """The shape of a bidirectional encoder called `preset`, with some of its keys replaced."""
-    return cast(TransformerShape, preset_shape(preset, overrides, presets=MASKED_PRESETS))
+    return preset_shape(preset, overrides, presets=MASKED_PRESETS)
+
+
+NoiseKind = Literal["masked-lm", "two-tower"]
+MASKED_LM: NoiseKind = "masked-lm"
+TWO_TOWER: NoiseKind = "two-tower"
+NOISE_SIZE: dict[NoiseKind, float] = {TWO_TOWER: 1 / 4, MASKED_LM: 1 / 3}  # clark2020 app. A
+
+
+def fraction_of_shape(shape: TransformerShape, size: float) -> TransformerShape:
+    """`size` times the heads, the width and the feed-forward, as many layers; exact where heads and widths divide, else
+    the nearest that heads of a multiple of four units allow."""
+    heads = max(1, round(size * shape.heads))
+    unit = 4 * heads
+    width = max(unit, round(size * shape.width / unit) * unit)
+    feedforward = round(size * (shape.feedforward_width or 4 * shape.width))
+    return TransformerShape(
+        layers=shape.layers, width=width, heads=heads, feedforward_width=max(4, feedforward), dropout=shape.dropout
+    )
 
 
 class MaskingConfig(Config):
@@ -56,8 +79,8 @@ class MaskingConfig(Config):
         return self
 
 
-class PretrainMLMConfig(Config):
-    """A masked language model trained on a corpus: the start of a bidirectional energy."""
+class PretrainConfig(Config):
+    """What all families share: corpus, shape, windows, training."""
 
     corpus: str = Field(description="The corpus folder, made by `energylm corpus build`.")
     preset: str = Field("bit-tiny", description="Shape of the network: bit-local-tiny, bit-tiny, bit-base, bit-large …")
@@ -66,5 +89,68 @@ class PretrainMLMConfig(Config):
     validation_windows: int | None = Field(
         512, ge=1, description="Validate on this many windows, evenly spread over the split; none = all of them."
     )
-    masking: MaskingConfig = MaskingConfig()
     training: TrainingConfig = TrainingConfig()
+
+
+class PretrainMLMConfig(PretrainConfig):
+    """A masked language model trained on a corpus: the start of a bidirectional energy."""
+
+    masking: MaskingConfig = MaskingConfig()
+
+
+class PretrainClozeConfig(PretrainConfig):
+    """What the siblings of Electric share: they are compared at equal counted compute."""
+
+    compute: float | None = Field(
+        None,
+        gt=0,
+        description="Training FLOPs to spend (`models.compute` counts them): sets training.steps. None: these decide.",
+    )
+
+
+class PretrainContrastiveConfig(PretrainClozeConfig):
+    """A network that tells the tokens of a text from those of a noise model, which learns beside it."""
+
+    noise_rate: float = Field(0.15, gt=0, lt=1, description="Share of tokens that are noise: k = ⌈rate · n⌉ of n.")
+    noise_size: float | None = Field(
+        None, gt=0, le=1, description="Size of the noise model; none = the paper's, a quarter (two towers) or a third."
+    )
+    contrast_weight: float = Field(
+        50.0, gt=0, description="Weight of the contrast beside the noise model's own likelihood (ELECTRA: 50)."
+    )
+
+    @property
+    def noise_kind(self) -> NoiseKind:
+        return TWO_TOWER
+
+    @property
+    def noise_shape(self) -> TransformerShape:
+        """Of the noise model, or of each of its towers."""
+        shape = masked_preset_shape(self.preset, self.network)
+        return fraction_of_shape(shape, self.noise_size or NOISE_SIZE[self.noise_kind])
+
+
+class PretrainElectricConfig(PretrainContrastiveConfig):
+    """Electric: token energies by noise-contrastive estimation against a two-tower noise model (clark2020)."""
+
+    algorithm: Literal["efficient", "naive"] = Field(
+        "efficient", description="clark2020's algorithm 2 (one pass), or 1 (k + 1 passes, the reference)."
+    )
+
+
+class PretrainElectraConfig(PretrainContrastiveConfig):
+    """ELECTRA: replaced-token detection, against a masked language model or against two towers (ELECTRA-TT)."""
+
+    noise: NoiseKind = Field(MASKED_LM, description="What draws the replacements: masked-lm or two-tower.")
+
+    @property
+    def noise_kind(self) -> NoiseKind:
+        return self.noise
+
+
+class PretrainTwoTowerConfig(PretrainClozeConfig):
+    """The two-tower cloze model by itself, trained by maximum likelihood at every position."""
+
+    size: float = Field(
+        2 / 3, gt=0, le=1, description="Size of each tower as a fraction of the shape (clark2020: 2/3)."
+    )

@@ -17,7 +17,7 @@ from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBe
 from energylm.config.pretrain import LocalTransformerShape, masked_preset_shape
 
 BERT_SPREAD, BERT_WIDTH = 0.02, 768
-MaskedNetwork = BertForMaskedLM | ModernBertForMaskedLM
+MaskedLMNetwork = BertForMaskedLM | ModernBertForMaskedLM
 
 
 def build_masked_network(
@@ -27,7 +27,7 @@ def build_masked_network(
     max_length: int,
     pad_token_id: int | None,
     overrides: Mapping[str, Any] | None = None,
-) -> MaskedNetwork:
+) -> MaskedLMNetwork:
     """A network of `preset`'s shape with weights from torch's global generator (the training engine seeds it)."""
     shape = masked_preset_shape(preset, overrides)
     if isinstance(shape, LocalTransformerShape):
@@ -65,7 +65,7 @@ def build_masked_network(
     )
 
 
-def token_logits(network: MaskedNetwork, hidden_MD: Tensor) -> Tensor:
+def token_logits(network: MaskedLMNetwork, hidden_MD: Tensor) -> Tensor:
     """(M, V) predictions at M chosen positions, whose hidden states these are."""
     if isinstance(network, ModernBertForMaskedLM):
         return network.decoder(network.head(hidden_MD))

@@ -11,20 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from energylm.bundles.model_folder import new_model_folder, quiet_transformers, write_manifest
-from energylm.config.pretrain import PretrainMLMConfig
-from energylm.data.corpus import Corpus
-from energylm.data.windows import Windows
-from energylm.errors import ModelError
-from energylm.models.masked_presets import MaskedNetwork, build_masked_network
-from energylm.training.engine import MODEL_FOLDER, state_of_run, train
+from energylm.config.pretrain import MASKED_LM, PretrainMLMConfig
+from energylm.models.masked_presets import MaskedLMNetwork, build_masked_network
+from energylm.pipelines.pretrain_common import Ground
+from energylm.training.engine import MODEL_FOLDER, train
 from energylm.training.journal import FILE_NAME as JOURNAL
 from energylm.training.masked_lm_task import MaskedLMTask
 from energylm.training.seeding import seeded
-
-KIND = "masked-lm"
 
 
 @dataclass(frozen=True)
@@ -38,6 +33,7 @@ class MLMRun:
     best_step: int
     nats_per_masked_token: float | None
     accuracy: float | None  # part of the masked tokens whose likeliest prediction is right
+    compute: float  # counted training FLOPs, for siblings at equal compute
     tokens: int
     seconds: float
     tokens_per_second: float
@@ -62,6 +58,7 @@ class MLMPlan:
 
     parameters: int
     windows: int
+    flops_per_step: float
     state: str
 
     def describe(self, config: PretrainMLMConfig, output: Path) -> str:
@@ -70,33 +67,22 @@ class MLMPlan:
         return (
             f"{output}: {self.state}: {config.preset}, {self.parameters:,} parameters, {steps} of "
             f"{training.global_batch} windows of {config.window} tokens ({self.windows:,} windows), "
-            f"{config.masking.rate:.0%} masked"
+            f"{config.masking.rate:.0%} masked, {self.flops_per_step:.3g} FLOPs a step"
         )
 
 
 def pretrain_mlm(config: PretrainMLMConfig, *, output: Path | str) -> MLMRun:
     """Train into the folder `output`, or continue the run that it holds. A finished run is left as it is."""
     output = Path(output)
-    corpus, train_windows, valid_windows = _open(config)
+    ground = Ground.open(config)
     task = MaskedLMTask(
-        _build(config, corpus),
-        train_windows,
-        valid_windows,
+        _build(config, ground),
+        ground.train_windows,
+        ground.valid_windows,
         masking=config.masking,
-        mask_token_id=_mask_token_id(corpus),
-        ordinary_V=_ordinary_tokens(corpus),
-        seed=config.training.seed,
-        global_batch=config.training.global_batch,
-        max_valid_windows=config.validation_windows,
-        valid_batch=config.training.micro_batch or config.training.global_batch,
-        fingerprint={
-            "corpus": corpus.manifest.identity,
-            "window": config.window,
-            "validation_windows": config.validation_windows,
-            "preset": config.preset,
-            "network": config.network,
-        },
-        save_model=lambda trained, folder: _save(trained, folder, config=config, corpus=corpus),
+        mask_token_id=ground.mask_token_id,
+        save_model=lambda trained, folder: _save(trained, folder, ground),
+        **ground.task_options,
     )
     result = train(task, config.training, folder=output)
     return MLMRun(
@@ -107,6 +93,7 @@ def pretrain_mlm(config: PretrainMLMConfig, *, output: Path | str) -> MLMRun:
         best_step=result.best_step,
         nats_per_masked_token=result.best_validation.get("loss"),
         accuracy=result.best_validation.get("accuracy"),
+        compute=result.steps * ground.flops_per_step,
         tokens=result.tokens,
         seconds=result.seconds,
         tokens_per_second=result.tokens_per_second,
@@ -116,62 +103,23 @@ def pretrain_mlm(config: PretrainMLMConfig, *, output: Path | str) -> MLMRun:
 
 def plan_mlm(config: PretrainMLMConfig, *, output: Path | str) -> MLMPlan:
     """Check all inputs and say what `pretrain_mlm` would do. Writes nothing."""
-    output = Path(output)
-    corpus, train_windows, _ = _open(config)
-    _mask_token_id(corpus)
+    ground = Ground.open(config)
+    _ = ground.mask_token_id  # refused here already where there is none
     with torch.device("meta"):
-        network = _build(config, corpus)
-    parameters = sum(parameter.numel() for parameter in network.parameters())
-    return MLMPlan(parameters=parameters, windows=len(train_windows), state=state_of_run(output))
+        network = _build(config, ground)
+    plan = ground.plan(MASKED_LM, network, output=Path(output))
+    return MLMPlan(plan.parameters, plan.windows, plan.flops_per_step, plan.state)
 
 
-def _open(config: PretrainMLMConfig) -> tuple[Corpus, Windows, Windows | None]:
-    corpus = Corpus.open(config.corpus)
-    validates = config.training.validation.every_steps is not None
-    return (
-        corpus,
-        Windows(corpus, "train", length=config.window),
-        Windows(corpus, "valid", length=config.window) if validates else None,
-    )
-
-
-def _build(config: PretrainMLMConfig, corpus: Corpus) -> MaskedNetwork:
+def _build(config: PretrainMLMConfig, ground: Ground) -> MaskedLMNetwork:
     with seeded(config.training.seed, "initialisation"):
-        return build_masked_network(
-            config.preset,
-            vocabulary_size=corpus.vocabulary_size,
-            max_length=config.window,
-            pad_token_id=corpus.tokenizer.pad_token_id,
-            overrides=config.network,
-        )
+        return build_masked_network(config.preset, overrides=config.network, **ground.sizes)
 
 
-def _mask_token_id(corpus: Corpus) -> int:
-    if corpus.tokenizer.mask_token_id is None:
-        raise ModelError(
-            f"the tokenizer of {corpus.folder} has no mask token; build the corpus with a tokenizer of its own, or "
-            "with a masked model's"
-        )
-    return int(corpus.tokenizer.mask_token_id)
-
-
-def _ordinary_tokens(corpus: Corpus) -> Tensor:
-    """(V,) true for all tokens but the special ones: the only ones that are hidden or put in at random."""
-    ordinary_V = torch.ones(corpus.vocabulary_size, dtype=torch.bool)
-    ordinary_V[[*corpus.tokenizer.all_special_ids, corpus.end_token_id]] = False
-    return ordinary_V
-
-
-def _save(network: MaskedNetwork, folder: Path, *, config: PretrainMLMConfig, corpus: Corpus) -> None:
-    provenance = {
-        "corpus": Path(config.corpus).name,
-        "corpus_identity": corpus.manifest.identity,
-        "licence": corpus.manifest.licence,
-        "config": config.model_dump(mode="json", exclude={"corpus"}),
-    }
-    facts = {"name": folder.parent.name, "vocabulary_size": corpus.vocabulary_size}
+def _save(network: MaskedLMNetwork, folder: Path, ground: Ground) -> None:
+    facts = {"name": folder.parent.name, "vocabulary_size": ground.corpus.vocabulary_size}
     with new_model_folder(folder) as temporary:
         with quiet_transformers():
             network.save_pretrained(temporary)
-            corpus.tokenizer.save_pretrained(temporary)
-        write_manifest(temporary, kind=KIND, facts=facts, provenance=provenance)
+            ground.corpus.tokenizer.save_pretrained(temporary)
+        write_manifest(temporary, kind=MASKED_LM, facts=facts, provenance=ground.provenance)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from energylm.config.pretrain import MaskingConfig
-from energylm.models.masked_presets import MaskedNetwork, token_logits
+from energylm.models.masked_presets import MaskedLMNetwork, token_logits
 from energylm.objectives.cross_entropy import IGNORED, count_targets, cross_entropy_sum
 from energylm.objectives.masked_lm import mask_tokens, masking_uniforms
 from energylm.training.language_model_task import LanguageModelTask, WindowSource
@@ -29,7 +29,7 @@ class MaskedLMTask(LanguageModelTask):
 
     def __init__(
         self,
-        network: MaskedNetwork,
+        network: MaskedLMNetwork,
         train_windows: WindowSource,
         valid_windows: WindowSource | None = None,
         *,

@@ -1,0 +1,230 @@
+"""Cloze models that score every token of a text in one pass: Electric, two-tower, ELECTRA-TT. Folders and token scores.
+
+    electric      −E(x)_t                                        unnormalised; about log p(x_t | x_∖t) after training
+    two-tower     log q(x_t | x_∖t)                              exact
+    electra-tt    log D q / (a (1 − D) + q)                      `objectives.electra`: detector and noise model together
+
+The sum over a text is its pseudo-log-likelihood (clark2020 §3.2). Networks were trained on documents that stand
+between end-of-text tokens, so each sequence is framed by one on either side (`framed=False` leaves that out); the
+frame is read, not scored. Special tokens inside a sequence score 0: no family was trained to judge them.
+
+FOLDER/               the main network, which transformers' AutoModel reads as an encoder (ELECTRA in its own classes)
+FOLDER/noise/         the noise model, a folder of its own kind (electra-tt needs it; electric keeps it for study)
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import ElectraForPreTraining, PreTrainedModel, PreTrainedTokenizerFast
+
+from energylm.bundles.encoder_folder import load_encoder
+from energylm.bundles.known_models import locate
+from energylm.bundles.model_folder import (
+    check_files,
+    check_vocabularies,
+    new_model_folder,
+    quiet_transformers,
+    read_manifest,
+    write_manifest,
+)
+from energylm.data.tokenizer import end_token_id, load_tokenizer
+from energylm.energies.electric import TokenEnergy
+from energylm.errors import ModelError, VocabularyMismatch
+from energylm.models.two_tower import TwoTowerForCloze
+from energylm.numerics.length_batches import length_batches
+from energylm.objectives.electra import detector_log_prob
+
+ClozeKind = Literal["electric", "two-tower", "electra-tt"]
+ELECTRIC: ClozeKind = "electric"
+TWO_TOWER: ClozeKind = "two-tower"
+ELECTRA_TT: ClozeKind = "electra-tt"
+HEAD_FILE, NOISE_FOLDER = "head.safetensors", "noise"
+# The widest activations of a micro-batch: the feed-forward's, or the logits of a two-tower model.
+CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES = 16 << 20, 256 << 20
+LOGITS_AT_ONCE = 1 << 25
+_CURES = {
+    "electra": "its masked-LM generator gives no probabilities in one pass; pretrain electra-tt to score text",
+    "masked-lm": "a masked language model needs a pass for each token; score text with `energylm score`",
+    "language-model": "it is causal; score text with `energylm lm score`",
+}
+
+
+class ClozeModel:
+    """`ClozeModel.from_pretrained(folder)`; `main` is a `TokenEnergy`, a `TwoTowerForCloze` or an
+    `ElectraForPreTraining`, as `kind` says. `noise_rate` is the share of tokens an ELECTRA-TT saw replaced."""
+
+    def __init__(
+        self,
+        kind: ClozeKind,
+        main: nn.Module,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        noise: TwoTowerForCloze | None = None,
+        noise_rate: float | None = None,
+        framed: bool = True,
+        name: str = "unnamed",
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        if kind == ELECTRA_TT and (noise is None or noise_rate is None):
+            raise ModelError("an electra-tt scores with its noise model and the rate of noise; give both")
+        self.kind, self.main, self.noise, self.tokenizer = kind, main.eval(), noise, tokenizer
+        self.noise_rate, self.name, self.provenance = noise_rate, name, dict(provenance or {})
+        check_vocabularies(name, tokenizer=len(tokenizer), network=self.vocabulary_size)
+        if noise is not None:
+            noise.eval()
+        self._end_token_id = end_token_id(tokenizer)
+        self._frame = 1 if framed else 0  # tokens on either side
+        self._special = torch.tensor(sorted({*tokenizer.all_special_ids, self._end_token_id}))
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | Path, *, device: torch.device | str | None = None, framed: bool = True
+    ) -> Self:
+        """The model that `save_pretrained` or `energylm pretrain electric|two-tower|electra-tt` wrote."""
+        location = locate(folder)
+        manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
+        kind = manifest.get("kind")
+        if kind not in get_args(ClozeKind):
+            why = _CURES.get(str(kind), "give a folder of `energylm pretrain electric`, `two-tower` or `electra-tt`")
+            raise ModelError(f"{folder} holds no one-pass cloze model (kind {kind}): {why}")
+        on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        has_noise = kind == ELECTRA_TT or (location / NOISE_FOLDER).is_dir()
+        noise = cls.from_pretrained(location / NOISE_FOLDER, device=on).main if has_noise else None
+        return cls(
+            kind,
+            _LOADERS[kind](location, on),
+            load_tokenizer(location),
+            noise=noise,
+            noise_rate=manifest["noise_rate"],
+            framed=framed,
+            name=manifest["name"],
+            provenance=manifest["provenance"],
+        )
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the networks, the tokenizer and the manifest; the folder appears whole or not at all."""
+        facts = {"name": self.name, "vocabulary_size": self.vocabulary_size, "noise_rate": self.noise_rate}
+        with new_model_folder(folder) as temporary:
+            with quiet_transformers():
+                self._network.save_pretrained(temporary)
+                self.tokenizer.save_pretrained(temporary)
+            if self.kind == ELECTRIC:
+                save_file(self.main.head.state_dict(), temporary / HEAD_FILE)
+            if self.noise is not None:
+                noise = ClozeModel(TWO_TOWER, self.noise, self.tokenizer, name=f"noise of {self.name}")
+                noise.save_pretrained(temporary / NOISE_FOLDER)
+            write_manifest(temporary, kind=self.kind, facts=facts, provenance=self.provenance)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self._network.config.vocab_size)
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest sequence, without its frame."""
+        return int(self._network.config.max_position_embeddings) - 2 * self._frame
+
+    @torch.no_grad()
+    def token_scores(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B, T): the (pseudo-)log-probability of each token of right-padded sequences given all the others; 0 for
+        special tokens and past the end. Higher = likelier."""
+        device = self._network.device
+        tokens_BT, lengths_B = self._readable(tokens_BT.to(device), lengths_B.to(device))
+        framed_BS, framed_lengths_B = self._framed(tokens_BT, lengths_B)
+        score_BS = torch.zeros(framed_BS.shape, device=device)
+        for rows, longest in length_batches(framed_lengths_B, tokens_at_once=self._tokens_at_once):
+            score_BS[rows, :longest] = self._scores(framed_BS[rows, :longest], framed_lengths_B[rows]).float()
+        score_BT = score_BS[:, self._frame : self._frame + tokens_BT.shape[1]]
+        real_BT = torch.arange(tokens_BT.shape[1], device=device) < lengths_B[:, None]
+        is_text_BT = real_BT & ~torch.isin(tokens_BT, self._special.to(device))
+        score_BT = score_BT.where(is_text_BT, 0.0)
+        if not score_BT.isfinite().all():
+            raise ModelError(f"token scores of {self.name} are not finite; its weights are damaged: train it again")
+        return score_BT
+
+    def _scores(self, tokens_RS: Tensor, lengths_R: Tensor) -> Tensor:
+        """(R, S) of one micro-batch."""
+        if self.kind == ELECTRIC:
+            return -self.main(tokens_RS, lengths_R)
+        mask_RS = (torch.arange(tokens_RS.shape[1], device=tokens_RS.device) < lengths_R[:, None]).long()
+        logits_RSV = (self.noise or self.main)(tokens_RS, attention_mask=mask_RS).logits.float()
+        log_noise_RS = logits_RSV.gather(-1, tokens_RS[..., None])[..., 0] - logits_RSV.logsumexp(-1)
+        if self.kind == TWO_TOWER:
+            return log_noise_RS
+        replaced_logit_RS = self.main(tokens_RS, attention_mask=mask_RS).logits.float()
+        return detector_log_prob(replaced_logit_RS, log_noise_RS, rate=self.noise_rate)
+
+    @property
+    def _network(self) -> PreTrainedModel:
+        return self.main.encoder if self.kind == ELECTRIC else self.main
+
+    @property
+    def _tokens_at_once(self) -> int:
+        config, device = self._network.config, self._network.device
+        activation_bytes = CPU_ACTIVATION_BYTES if device.type == "cpu" else GPU_ACTIVATION_BYTES
+        tokens = activation_bytes // (4 * config.intermediate_size)
+        return tokens if self.kind == ELECTRIC else min(tokens, LOGITS_AT_ONCE // self.vocabulary_size)
+
+    def _framed(self, tokens_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T + 2) and (B,): an end-of-text token before and after each sequence."""
+        if not self._frame:
+            return tokens_BT, lengths_B
+        framed_BS = torch.nn.functional.pad(tokens_BT, (1, 1))
+        framed_BS[:, 0] = self._end_token_id
+        return framed_BS.scatter_(1, lengths_B[:, None] + 1, self._end_token_id), lengths_B + 2
+
+    def _readable(self, tokens_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens with padding set to 0, if the network can read them at all."""
+        too_long = (lengths_B > self.max_tokens).nonzero()[:, 0].tolist()
+        if too_long:
+            raise ModelError(
+                f"sequence {too_long[0] + 1} has {int(lengths_B[too_long[0]]):,} tokens but {self.name} holds "
+                f"{self.max_tokens:,} ({len(too_long):,} of {len(lengths_B):,} are too long); shorten them"
+            )
+        real_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) < lengths_B[:, None]
+        tokens_BT = tokens_BT.masked_fill(~real_BT, 0)
+        unknown = tokens_BT[(tokens_BT < 0) | (tokens_BT >= self.vocabulary_size)]
+        if len(unknown):
+            raise VocabularyMismatch(
+                f"token id {int(unknown[0])} came but {self.name} knows ids 0 to {self.vocabulary_size - 1}; "
+                "encode the text with this model's own tokenizer"
+            )
+        return tokens_BT, lengths_B
+
+
+def _load_electric(folder: Path, device: torch.device) -> TokenEnergy:
+    energy = TokenEnergy(load_encoder(folder, device=device))
+    energy.head.load_state_dict(load_file(folder / HEAD_FILE))
+    return energy
+
+
+def _load_two_tower(folder: Path, device: torch.device) -> TwoTowerForCloze:
+    return _load_network(TwoTowerForCloze, folder, device)
+
+
+def _load_detector(folder: Path, device: torch.device) -> ElectraForPreTraining:
+    return _load_network(ElectraForPreTraining, folder, device)
+
+
+_LOADERS = {ELECTRIC: _load_electric, TWO_TOWER: _load_two_tower, ELECTRA_TT: _load_detector}
+
+
+def _load_network(network_class: type[PreTrainedModel], folder: Path, device: torch.device) -> PreTrainedModel:
+    check_files(folder)
+    try:
+        with quiet_transformers():
+            network, loading = network_class.from_pretrained(
+                folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        what = network_class.__name__
+        raise ModelError(f"{folder} cannot be loaded as {what} ({reason:.200}); make it again") from None
+    if loading["missing_keys"]:
+        raise ModelError(f"{folder} lacks {min(loading['missing_keys'])}; make it again")
+    return network.to(device)

@@ -1,0 +1,210 @@
+"""What all families of `energylm pretrain` share: corpus and windows, which tokens are text, compute, results.
+
+OUTPUT/model/          the trained model; transformers' AutoModel reads it as an encoder
+OUTPUT/journal.jsonl   losses by step
+OUTPUT/checkpoints/    what a killed run continues from
+OUTPUT/training.json   the result; its presence means finished
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from energylm.config.models import TransformerShape
+from energylm.config.pretrain import PretrainClozeConfig, PretrainConfig, masked_preset_shape
+from energylm.config.training import TrainingConfig
+from energylm.data.corpus import Corpus
+from energylm.data.windows import Windows
+from energylm.errors import ModelError
+from energylm.models.compute import equal_steps, training_flops_per_step
+from energylm.models.parity import count_parameters
+from energylm.training.engine import MODEL_FOLDER, state_of_run
+from energylm.training.journal import FILE_NAME as JOURNAL
+from energylm.training.state import TrainingResult
+
+MEASURES = {  # validation numbers, as a person reads them
+    "loss": "{:.3f} nats per token",
+    "accuracy": "{:.1%} predicted right",
+    "noise_loss": "noise model {:.3f} nats per token it predicts",
+    "contrast_loss": "contrast {:.3f} nats per token",
+    "real_accuracy": "{:.1%} of real tokens told right",
+    "noise_accuracy": "{:.1%} of noise tokens told right",
+}
+
+
+@dataclass(frozen=True)
+class PretrainRun:
+    """What came of it; `validation` is of the weights that were saved, empty where nothing was validated."""
+
+    family: str
+    folder: Path  # the run
+    model: Path
+    journal: Path
+    steps: int
+    best_step: int
+    validation: dict[str, float]
+    compute: float  # counted training FLOPs
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    was_finished: bool
+
+    def summary(self) -> str:
+        if not self.validation:
+            return f"not validated; step {self.steps:,}, {self.compute:.3g} FLOPs"
+        said = ", ".join(
+            text.format(self.validation[name]) for name, text in MEASURES.items() if name in self.validation
+        )
+        return f"{said} on split valid; step {self.best_step:,} of {self.steps:,}, {self.compute:.3g} FLOPs"
+
+    def to_json(self) -> dict[str, Any]:
+        paths = {"folder": self.folder, "model": self.model, "journal": self.journal}
+        return asdict(self) | {name: str(path) for name, path in paths.items()}
+
+
+@dataclass(frozen=True)
+class PretrainPlan:
+    """What a run would do, and what it finds in the output folder."""
+
+    family: str
+    parameters: int  # of all networks that are trained, shared ones once
+    windows: int
+    steps: int | None
+    flops_per_step: float
+    state: str
+
+    @property
+    def compute(self) -> float | None:
+        return None if self.steps is None else self.steps * self.flops_per_step
+
+    def describe(self, config: PretrainConfig, output: Path) -> str:
+        steps = "until validation stops improving" if self.steps is None else f"{self.steps:,} steps"
+        compute = f"{self.flops_per_step:.3g} FLOPs a step" + (f", {self.compute:.3g} in all" if self.compute else "")
+        return (
+            f"{output}: {self.state}: {self.family} {config.preset}, {self.parameters:,} parameters, {steps} of "
+            f"{config.training.global_batch} windows of {config.window} tokens ({self.windows:,} windows), {compute}"
+        )
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a run stands on: the opened corpus and the settings that follow from it."""
+
+    config: PretrainConfig
+    corpus: Corpus
+    train_windows: Windows
+    valid_windows: Windows | None
+    training: TrainingConfig
+
+    @classmethod
+    def open(cls, config: PretrainConfig, *, metric: str = "loss") -> "Ground":
+        """`metric` is the validation number that decides, where the configuration leaves that open."""
+        corpus = Corpus.open(config.corpus)
+        validates = config.training.validation.every_steps is not None
+        return cls(
+            config,
+            corpus,
+            Windows(corpus, "train", length=config.window),
+            Windows(corpus, "valid", length=config.window) if validates else None,
+            _training(config, corpus.vocabulary_size, metric),
+        )
+
+    @property
+    def shape(self) -> TransformerShape:
+        return masked_preset_shape(self.config.preset, self.config.network)
+
+    @property
+    def sizes(self) -> dict[str, int | None]:
+        """What the networks must know of the corpus."""
+        return {
+            "vocabulary_size": self.corpus.vocabulary_size,
+            "max_length": self.config.window,
+            "pad_token_id": self.corpus.tokenizer.pad_token_id,
+        }
+
+    @property
+    def ordinary_V(self) -> Tensor:  # noqa: N802
+        """(V,) true for all tokens but the special ones: the only ones that are hidden, replaced or judged."""
+        ordinary_V = torch.ones(self.corpus.vocabulary_size, dtype=torch.bool)
+        ordinary_V[[*self.corpus.tokenizer.all_special_ids, self.corpus.end_token_id]] = False
+        return ordinary_V
+
+    @property
+    def mask_token_id(self) -> int:
+        if self.corpus.tokenizer.mask_token_id is None:
+            raise ModelError(
+                f"the tokenizer of {self.corpus.folder} has no mask token; build the corpus with a tokenizer of its "
+                "own, or with a masked model's"
+            )
+        return int(self.corpus.tokenizer.mask_token_id)
+
+    @property
+    def task_options(self) -> dict[str, Any]:
+        """What every family's task is told."""
+        config, training = self.config, self.training
+        return {
+            "ordinary_V": self.ordinary_V,
+            "seed": training.seed,
+            "global_batch": training.global_batch,
+            "max_valid_windows": config.validation_windows,
+            "valid_batch": training.micro_batch or training.global_batch,
+            "fingerprint": {
+                "corpus": self.corpus.manifest.identity,
+                "window": config.window,
+                "validation_windows": config.validation_windows,
+                "preset": config.preset,
+                "network": config.network,
+            },
+        }
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return {
+            "corpus": Path(self.config.corpus).name,
+            "corpus_identity": self.corpus.manifest.identity,
+            "licence": self.corpus.manifest.licence,
+            "config": self.config.model_dump(mode="json", exclude={"corpus"}),
+        }
+
+    @property
+    def flops_per_step(self) -> float:
+        return training_flops_per_step(self.config, vocabulary_size=self.corpus.vocabulary_size)
+
+    def plan(self, family: str, model: nn.Module, *, output: Path) -> PretrainPlan:
+        return PretrainPlan(
+            family=family,
+            parameters=count_parameters(model),
+            windows=len(self.train_windows),
+            steps=self.training.steps,
+            flops_per_step=self.flops_per_step,
+            state=state_of_run(output),
+        )
+
+    def run(self, family: str, result: TrainingResult, *, output: Path) -> PretrainRun:
+        return PretrainRun(
+            family=family,
+            folder=output,
+            model=output / MODEL_FOLDER,
+            journal=output / JOURNAL,
+            steps=result.steps,
+            best_step=result.best_step,
+            validation=result.best_validation,
+            compute=result.steps * self.flops_per_step,
+            tokens=result.tokens,
+            seconds=result.seconds,
+            tokens_per_second=result.tokens_per_second,
+            was_finished=result.was_finished,
+        )
+
+
+def _training(config: PretrainConfig, vocabulary_size: int, metric: str) -> TrainingConfig:
+    """The training settings with the steps that `compute` pays for, and the family's deciding number."""
+    values = config.training.model_dump()
+    if isinstance(config, PretrainClozeConfig) and config.compute is not None:
+        values["steps"] = equal_steps(config, config.compute, vocabulary_size=vocabulary_size)
+    if values["validation"]["metric"] == "loss":
+        values["validation"]["metric"] = metric
+    return TrainingConfig.checked(values, origin="the training settings")

@@ -1,0 +1,67 @@
+"""Training ELECTRA: a detector of replaced tokens, beside the noise model that replaces them.
+
+    masked-lm    the chosen tokens are masked, a small masked language model fills them in; it learns at these only
+    two-tower    two towers read the original, draw at the chosen positions, learn at every position: ELECTRA-TT
+
+A draw that equals the original counts as original. Clark et al. 2020 (ELECTRA); clark2020 §2.5, 3.2.
+
+Relations  `objectives.electra` is the loss, `contrast_task` all that Electric shares.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from energylm.objectives.cross_entropy import IGNORED, cross_entropy_sum
+from energylm.objectives.electra import replaced_token_loss
+from energylm.objectives.noise_positions import unique_positions
+from energylm.training.contrast_task import Judged, drawn_tokens, told_right
+from energylm.training.task import Batch
+
+
+@dataclass(frozen=True)
+class ElectraContrast:
+    """For `ContrastTask`; `model["main"]` is an `ElectraForPreTraining`, `model["noise"]` an `ElectraForMaskedLM` if
+    there is a `mask_token_id`, else a `TwoTowerForCloze`."""
+
+    mask_token_id: int | None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"mask_token_id": self.mask_token_id}
+
+    def predictions(self, batch: Batch) -> float:
+        return float(batch["maskable_BT" if self.mask_token_id is None else "noise_count_B"].sum())
+
+    def judge(self, model: nn.ModuleDict, batch: Batch) -> Judged:
+        tokens_BT, maskable_BT = batch["tokens_BT"], batch["maskable_BT"]
+        chosen_BT = unique_positions(batch["position_uniforms_BT"], maskable_BT, batch["noise_count_B"])
+        if self.mask_token_id is None:
+            logits_BTV = model["noise"](tokens_BT).logits
+            logits_MV, predicted_BT = logits_BTV[chosen_BT], maskable_BT
+            noise_loss = cross_entropy_sum(logits_BTV, tokens_BT.masked_fill(~maskable_BT, IGNORED))
+        else:
+            masked_BT = tokens_BT.masked_fill(chosen_BT, self.mask_token_id)
+            logits_MV, predicted_BT = _logits_at(model["noise"], masked_BT, chosen_BT), chosen_BT
+            noise_loss = cross_entropy_sum(logits_MV, tokens_BT[chosen_BT])
+        noised_BT = tokens_BT.clone()
+        noised_BT[chosen_BT], _ = drawn_tokens(logits_MV, batch["token_uniforms_BT"][chosen_BT])
+        replaced_logit_BT = model["main"](noised_BT).logits
+        loss_B = replaced_token_loss(
+            replaced_logit_BT.float(), tokens_BT=tokens_BT, noised_BT=noised_BT, maskable_BT=maskable_BT
+        )
+        return Judged(
+            noise_loss=noise_loss,
+            noise_predictions=predicted_BT.sum(),
+            contrast_loss=loss_B.sum(),
+            maskable=maskable_BT.sum(),
+            **told_right(replaced_logit_BT > 0, noised_BT != tokens_BT, maskable_BT),
+        )
+
+
+def _logits_at(generator: nn.Module, tokens_BT: Tensor, chosen_BT: Tensor) -> Tensor:
+    """(M, V) at the chosen positions only: the output layer is most of a small generator's work."""
+    hidden_BTD = generator.electra(input_ids=tokens_BT).last_hidden_state
+    logits_MV: Tensor = generator.generator_lm_head(generator.generator_predictions(hidden_BTD[chosen_BT]))
+    return logits_MV

@@ -1,0 +1,188 @@
+"""From a corpus folder to Electric, ELECTRA, ELECTRA-TT and two-tower models; equal compute; finished, refused."""
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForMaskedLM, ElectraForPreTraining
+
+from energylm.bundles.cloze_model import ClozeModel
+from energylm.bundles.masked_language_model import MaskedLanguageModel
+from energylm.config.corpus import CorpusConfig
+from energylm.config.pretrain import (
+    PretrainElectraConfig,
+    PretrainElectricConfig,
+    PretrainMLMConfig,
+    PretrainTwoTowerConfig,
+)
+from energylm.data.tokenizer import load_tokenizer
+from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
+from energylm.models import two_tower
+from energylm.models.compute import training_flops_per_step
+from energylm.pipelines.build_corpus import build_corpus
+from energylm.pipelines.pretrain_electra import plan_electra, pretrain_electra
+from energylm.pipelines.pretrain_electric import plan_electric, pretrain_electric
+from energylm.pipelines.pretrain_mlm import plan_mlm
+from energylm.pipelines.pretrain_two_tower import plan_two_tower, pretrain_two_tower
+
+FAMILIES = {
+    "electric": (PretrainElectricConfig, {}, plan_electric, pretrain_electric),
+    "electra": (PretrainElectraConfig, {}, plan_electra, pretrain_electra),
+    "electra-tt": (PretrainElectraConfig, {"noise": "two-tower"}, plan_electra, pretrain_electra),
+    "two-tower": (PretrainTwoTowerConfig, {}, plan_two_tower, pretrain_two_tower),
+}
+NETWORK = {"width": 48, "heads": 12, "layers": 1}
+
+
+def config(family, corpus, **values):
+    kind, extra, _, _ = FAMILIES[family]
+    training = {
+        "steps": 24,
+        "global_batch": 8,
+        "threads": 1,
+        "optimizer": {"learning_rate": 5e-3},
+        "validation": {"every_steps": 12},
+    }
+    changed = values.pop("training", {})
+    return kind.checked(
+        {"corpus": str(corpus), "window": 24, "network": NETWORK, "training": training | changed, **extra, **values}
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(corpus_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cloze")
+    return {
+        family: pretrain(config(family, corpus_folder), output=folder / family)
+        for family, (_, _, _, pretrain) in FAMILIES.items()
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_corpus_becomes_an_encoder_and_a_scorer(runs, family):
+    run = runs[family]
+    assert run.family == family and run.steps == 24 and run.tokens == 24 * 8 * 24 and not run.was_finished
+    assert run.compute > 0 and "FLOPs" in run.summary() and "on split valid" in run.summary()
+    two_tower.register()
+    encoder = AutoModel.from_pretrained(run.model)
+    tokens = torch.tensor([load_tokenizer(run.model)("The clerk counts the boats.")["input_ids"]])
+    assert encoder(tokens).last_hidden_state.shape[:2] == tokens.shape
+    if family == "electra":
+        with pytest.raises(ModelError, match="pretrain electra-tt"):
+            ClozeModel.from_pretrained(run.model)
+        return
+    model = ClozeModel.from_pretrained(run.model)
+    scores = model.token_scores(tokens, torch.tensor([tokens.shape[1]]))
+    assert model.kind == family and bool((scores[0] < 0).all())
+    assert model.provenance["config"]["window"] == 24 and "corpus" not in model.provenance["config"]
+
+
+def test_two_towers_learn(runs):
+    assert runs["two-tower"].validation["loss"] < 5 < torch.tensor(300.0).log()
+    assert runs["electric"].validation["noise_loss"] < 5.6
+
+
+def test_electra_is_transformers_own_with_its_generator_beside(runs):
+    folder = runs["electra"].model
+    detector = ElectraForPreTraining.from_pretrained(folder)
+    generator = AutoModelForMaskedLM.from_pretrained(folder / "noise")
+    table = detector.get_input_embeddings().weight
+    assert torch.equal(table, generator.get_input_embeddings().weight)  # they shared it
+    assert generator.config.hidden_size == 16 and generator.config.embedding_size == 48  # a third
+    tokens = torch.tensor([[9, 10, 11]])
+    assert torch.equal(detector.electra(tokens).last_hidden_state, AutoModel.from_pretrained(folder)(tokens)[0])
+    assert MaskedLanguageModel.from_pretrained(folder / "noise").logits(tokens, torch.tensor([3])).shape == (1, 3, 300)
+
+
+def test_noise_models_have_the_papers_fractions(runs):
+    noise = two_tower.TwoTowerForCloze.from_pretrained(runs["electric"].model / "noise")
+    assert (noise.config.hidden_size, noise.config.num_attention_heads) == (2 * 12, 3)  # two quarters of 48
+    towers = two_tower.TwoTowerForCloze.from_pretrained(runs["two-tower"].model)
+    assert (towers.config.hidden_size, towers.config.embedding_size) == (2 * 32, 32)  # two times two thirds
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_second_run_does_nothing_and_other_settings_are_refused(runs, family, corpus_folder, capsys):
+    _, _, plan, pretrain = FAMILIES[family]
+    again = pretrain(config(family, corpus_folder), output=runs[family].folder)
+    assert again.was_finished and again.validation == runs[family].validation
+    assert "nothing to do" in capsys.readouterr().err
+    assert "is finished" in plan(config(family, corpus_folder), output=runs[family].folder).state
+    changed = {"size": 0.5} if family == "two-tower" else {"noise_rate": 0.2}
+    with pytest.raises(CheckpointError, match=rf"task\.{next(iter(changed))}"):
+        pretrain(config(family, corpus_folder, **changed), output=runs[family].folder)
+
+
+def test_siblings_at_equal_compute(corpus_folder, tmp_path):
+    """The budget of 60 steps of a masked model: each family gets the steps that it pays for, to half a step."""
+    mlm = PretrainMLMConfig.checked(
+        {"corpus": str(corpus_folder), "window": 24, "network": NETWORK, "training": {"steps": 60, "global_batch": 8}}
+    )
+    budget = 60 * plan_mlm(mlm, output=tmp_path / "mlm").flops_per_step
+    steps = {}
+    for family, (_, _, plan, _) in FAMILIES.items():
+        found = plan(config(family, corpus_folder, compute=budget), output=tmp_path / family)
+        assert abs(found.compute - budget) <= found.flops_per_step / 2
+        chosen = config(family, corpus_folder)
+        assert found.flops_per_step == training_flops_per_step(chosen, vocabulary_size=300)
+        assert f"{found.steps:,} steps of 8 windows" in found.describe(chosen, tmp_path / family)
+        steps[family] = found.steps
+    assert steps["electra-tt"] <= steps["electric"] < steps["electra"] < 60
+    assert not list(tmp_path.iterdir())
+
+
+def test_budgets_decide_the_steps_of_a_run(corpus_folder, tmp_path):
+    flops = plan_two_tower(config("two-tower", corpus_folder), output=tmp_path / "none").flops_per_step
+    run = pretrain_two_tower(config("two-tower", corpus_folder, compute=3.2 * flops), output=tmp_path / "run")
+    assert run.steps == 3 and run.compute == pytest.approx(3 * flops)
+
+
+def test_parameters_count_shared_embeddings_once(corpus_folder, tmp_path):
+    """Electric: encoder with its table, one energy head, and towers that bring a projection but no table."""
+    plans = {family: FAMILIES[family][2](config(family, corpus_folder), output=tmp_path) for family in FAMILIES}
+    encoder = (300 + 24 + 1) * 48 + 2 * 48 + 12 * 48**2 + 13 * 48
+    tower = (25 + 1) * 48 + 2 * 48 + (48 * 12 + 12) + 12 * 12**2 + 13 * 12
+    noise = 2 * tower + 2 * 48 + (24 * 48 + 48) + 2 * 48 + 300
+    assert plans["electric"].parameters == encoder + (48 + 1) + noise
+    assert plans["electra-tt"].parameters == plans["electric"].parameters + 48 * 48 + 48  # the detector's extra layer
+
+
+def test_the_naive_algorithm_trains(corpus_folder, tmp_path):
+    chosen = config(
+        "electric",
+        corpus_folder,
+        algorithm="naive",
+        training={"steps": 2, "global_batch": 2, "validation": {"every_steps": None}},
+    )
+    run = pretrain_electric(chosen, output=tmp_path / "run")
+    assert run.validation == {} and "not validated" in run.summary()
+    assert ClozeModel.from_pretrained(run.model).provenance["config"]["algorithm"] == "naive"
+
+
+def test_only_masking_families_need_a_mask_token(texts_folder, corpus_folder, tmp_path):
+    tokenizer = load_tokenizer(corpus_folder)
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    build_corpus(
+        CorpusConfig(sources=(str(texts_folder),), tokenizer=str(tmp_path / "tokenizer"), valid_fraction=0.2),
+        output=tmp_path / "corpus",
+    )
+    for action in (plan_electra, pretrain_electra):
+        with pytest.raises(ModelError, match="has no mask token; build the corpus with"):
+            action(config("electra", tmp_path / "corpus"), output=tmp_path / "run")
+    assert plan_electric(config("electric", tmp_path / "corpus"), output=tmp_path / "run").steps == 24
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("values", "error", "said"),
+    [
+        ({"window": 100_000}, DataError, "no window of 100000 tokens fits"),
+        ({"preset": "bit-tinny"}, ConfigError, "did you mean 'bit-tiny'"),
+        ({"network": {"layer": 1}}, ConfigError, "did you mean 'layers'"),
+        ({"compute": -1}, ConfigError, "greater than 0"),
+    ],
+)
+def test_refusals(corpus_folder, tmp_path, family, values, error, said):
+    with pytest.raises(error) as raised:
+        FAMILIES[family][3](config(family, corpus_folder, **values), output=tmp_path / "run")
+    assert said in str(raised.value) and "\n" not in str(raised.value) and not (tmp_path / "run").exists()
