@@ -141,7 +141,8 @@ def test_an_energy_of_another_loss_is_doubted_once(lm, energy_folder, capsys):
     first, second = (joint.perplexity(TEXTS, prefix_tokens=5, n=60) for _ in range(2))
     assert "trained with the ranking loss" in first.warning and first.warning == second.warning
     assert capsys.readouterr().err.count("ranking loss") == 1
-    doubtful.provenance |= {"loss": "nce", "negatives": {"truncation": {"top_k": 10}}}
+    source = {"generator": {"name": "a", "sha256": "0"}, "negatives": {"truncation": {"top_k": 10}}}
+    doubtful.provenance |= {"loss": "nce", "sources": [source]}
     assert (
         ResidualModel(lm, doubtful).sample("The", n=9).warning.startswith("the energy was trained on negatives of a tr")
     )

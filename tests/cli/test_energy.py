@@ -63,3 +63,20 @@ def test_mistakes_are_one_line(invoke, corpus_folder, model_folder, tmp_path):
     with pytest.raises(ConfigError, match="unknown preset"):
         invoke("energy", "train", "n", "--corpus", "c", "--init", "tiny", "--preset", "deng", "-o", tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_union_by_another_loss(invoke, corpus_folder, model_folder, tmp_path):
+    """Two folders, a corpus each, validation of its own; what was chosen is said."""
+    for name, split, seed in (("a", "train", 1), ("b", "train", 2), ("v", "valid", 1)):
+        made = ("negatives", corpus_folder, "--lm", model_folder, "-o", tmp_path / name, "-k", 2, "--length", 24)
+        assert invoke(*made, "--prefix", 12, "--contexts", 20, "--split", split, "--seed", seed).exit_code == 0
+    train = ("energy", "train", tmp_path / "a", tmp_path / "b", "--corpus", corpus_folder, "--corpus", corpus_folder)
+    train += ("--init", "bilstm-tiny", "--set", "network.width=8", "--objective", "ranking", "--margin", 0.25, "-k", 2)
+    train += ("--validation", tmp_path / "v", "--steps", 3, "--batch", 4, "--output", tmp_path / "run")
+    dry = invoke(*train, "--dry-run")
+    assert "bilstm energy from bilstm-tiny" in dry.stdout and "40 contexts of 2 sources" in dry.stdout
+    assert "ranking with margin 0.25, 3 steps of 4 contexts with 2 negatives each" in dry.stdout
+    done = invoke(*train)
+    assert done.exit_code == 0 and "P@1" in done.stdout and (tmp_path / "run/model/energylm.json").exists()
+    with pytest.raises(ConfigError, match="is of kind 'bilstm', not 'linear'; take one of: linear"):
+        invoke(*train, "--kind", "linear")

@@ -50,7 +50,7 @@ def test_the_page_says_what_was_fitted_on_what(tmp_path):
     journal = [{"step": 1, "loss": 1.4}, {"step": 2, "loss": 1.2, "accuracy": 0.6}, {"step": 2, "validation_loss": 1.3}]
     write_report(tmp_path, title="e", sections=energy_sections(outcome(), journal, about="Made up."))
     text = (tmp_path / "results.md").read_text()
-    assert "E = 0.5 · raw + 1, fitted by the same loss on 9 validation contexts that nothing else uses" in text
+    assert "E = 0.5 · raw + 1, fitted by the loss below on 9 validation contexts that nothing else uses" in text
     assert "the other 4" in text and "1.386 for an energy that knows nothing" in text
     assert (tmp_path / "loss.png").exists() and (tmp_path / "energies-of-real-and-generated-text.png").exists()
     short = energy_sections(outcome(), [], about="Made up.")

@@ -53,7 +53,9 @@ def test_next_token_table(config):
 def test_an_energy_made_for_another_model_is_doubted(config, energy_folder, model_folder, tmp_path, capsys):
     energy = EnergyModel.from_pretrained(energy_folder)
     for sha256, doubted in ((weights_sha256(model_folder), False), ("0" * 64, True)):
-        energy.provenance["generator"] = {"name": "a certain model", "sha256": sha256}
+        energy.provenance["sources"] = [
+            {"generator": {"name": "a certain model", "sha256": sha256}, "negatives": {"truncation": {}}}
+        ]
         energy.save_pretrained(tmp_path / "energy")
         warning = next(generate_text(config(energy=str(tmp_path / "energy")))).result.warning
         assert ("trained against a certain model (weights 000000000000)" in warning) == doubted

@@ -133,7 +133,7 @@ def test_an_energy_learns_what_the_language_model_lacks(config, model_folder, en
     accuracy = 0.5 * float((energies[:, 0] < 0).double().mean()) + 0.5 * float((energies[:, 1:] > 0).double().mean())
     assert run.contexts == len(contexts) and accuracy == pytest.approx(run.accuracy, abs=1e-6)
     assert energy.provenance["loss"] == "nce" and energy.provenance["encoder"]
-    assert energy.provenance["generator"]["sha256"] == weights_sha256(model_folder)
+    assert energy.provenance["sources"][0]["generator"]["sha256"] == weights_sha256(model_folder)
 
     written = json.loads((tmp_path / "run" / "energies.json").read_text())
     assert sum(written["real"]["counts"]) == run.contexts and sum(written["generated"]["counts"]) == 4 * run.contexts
@@ -213,12 +213,12 @@ def test_text_reaches_the_encoder_as_a_joint_model_will_send_it(corpus_folder, e
 
 def test_train_report_and_calibration_share_no_context(config, negatives):
     data = open_data(config())
-    parts = [set(part.rows.tolist()) for part in (data.train, data.report, data.calibration)]
+    parts = [set(part.parts[0].rows.tolist()) for part in (data.train, data.report, data.calibration)]
     assert all(parts) and sum(map(len, parts)) == len(set.union(*parts)) == len(Negatives.open(negatives / "train"))
     capped = open_data(config(validation_contexts=4))
     assert len(capped.report) + len(capped.calibration) == 4 and len(capped.train) == len(data.train)
     apart = open_data(config(validation=str(negatives / "valid")))
-    assert len(apart.train) == len(data.negatives) and apart.report.k == 3
+    assert len(apart.train) == len(data.sources[0].negatives) and apart.report.k == 3
     assert len(apart.report) + len(apart.calibration) == len(Negatives.open(negatives / "valid"))
 
 

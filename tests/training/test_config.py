@@ -51,9 +51,22 @@ def test_bakhtin2019_table_11(row):
     assert config.validation.patience_samples == 2_500_000
 
 
+def test_clark2020_table_3():
+    """Pre-training and fine-tuning columns; steps of the latter are counted in epochs, so they stay the caller's."""
+    pretrain, finetune = (TrainingConfig.checked({"preset": f"clark2020/{name}"}) for name in ("pretrain", "finetune"))
+    for config, rate, decay, layer_decay, batch in ((pretrain, 5e-4, 0.01, 1.0, 256), (finetune, 1e-4, 0.0, 0.8, 32)):
+        optimizer = config.optimizer
+        assert (optimizer.learning_rate, optimizer.weight_decay, optimizer.layer_decay) == (rate, decay, layer_decay)
+        assert (optimizer.eps, optimizer.betas) == (1e-6, (0.9, 0.999))
+        assert (config.global_batch, config.schedule.kind) == (batch, "linear")
+    assert (pretrain.steps, pretrain.warmup_steps) == (700_000, 10_000)
+    assert finetune.model_copy(update={"steps": 500}).warmup_steps == 50  # the first 10 %
+
+
 def test_every_preset_is_tested():
     tested = {f"deng2020/{row[0]}" for row in rows(DENG2020_TABLE_4)}
     tested |= {f"bakhtin2019/{row[0]}" for row in rows(BAKHTIN2019_TABLE_11)}
+    tested |= {"clark2020/pretrain", "clark2020/finetune"}
     assert tested == set(TRAINING_PRESETS)
 
 

@@ -10,7 +10,7 @@ from energylm.config.training import TrainingConfig
 from energylm.data.negatives_contrast import pad
 from energylm.objectives.residual_nce import residual_nce
 from energylm.testing import assert_same_distribution
-from energylm.training.energy_task import EnergyTask, chosen_negatives, contrast_energies, measures
+from energylm.training.energy_task import OBJECTIVES, EnergyTask, chosen_negatives, contrast_energies, measures
 from energylm.training.engine import train
 from energylm.training.task import Share
 
@@ -22,7 +22,6 @@ class ToyContrast:
 
     def __init__(self, size=40, seed=0):
         numbers = np.random.default_rng(seed)
-        self.k = K
         steps = numbers.integers(1, VOCABULARY, (size, 10))
         self.real = np.cumsum(steps, axis=1) % VOCABULARY
         self.noise = numbers.integers(0, VOCABULARY, (size, K, 10))
@@ -30,6 +29,9 @@ class ToyContrast:
 
     def __len__(self):
         return len(self.real)
+
+    def counts(self, contexts):
+        return np.full(len(contexts), K)
 
     def sequences(self, contexts, copies):
         result = []
@@ -60,7 +62,7 @@ def task(**options):
 def test_the_choice_of_negatives_is_uniform():
     """10 subsets of 2 of 5, over 20,000 contexts, in an epoch in the middle of a round; a false alarm in 10⁴."""
     contexts = np.arange(20_000)
-    chosen = chosen_negatives(np.full(20_000, 7), contexts, k=5, count=2, seed=1)
+    chosen = chosen_negatives(np.full(20_000, 7), contexts, np.full(20_000, 5), count=2, seed=1)
     assert all(len(set(row)) == 2 for row in chosen.tolist())
     numbers = [5 * min(row) + max(row) for row in chosen.tolist()]
     names, observed = np.unique(numbers, return_counts=True)
@@ -75,19 +77,22 @@ def test_the_choice_of_negatives_is_uniform():
 def test_every_epoch_has_a_fresh_subset_until_all_have_been_used():
     """k = 5, two at a time: a round has 2 epochs without repetition; the next round has an order of its own."""
     contexts = np.arange(50)
-    epochs = [chosen_negatives(np.full(50, e), contexts, k=5, count=2, seed=1) for e in range(6)]
+    epochs = [chosen_negatives(np.full(50, e), contexts, np.full(50, 5), count=2, seed=1) for e in range(6)]
     for first, second in (epochs[0:2], epochs[2:4], epochs[4:6]):
         assert all(not set(a) & set(b) for a, b in zip(first.tolist(), second.tolist(), strict=True))
     assert not np.array_equal(epochs[0], epochs[2]) and not np.array_equal(epochs[2], epochs[4])
-    assert not np.array_equal(epochs[0], chosen_negatives(np.zeros(50, int), contexts, k=5, count=2, seed=2))
+    assert not np.array_equal(epochs[0], chosen_negatives(np.zeros(50, int), contexts, np.full(50, 5), count=2, seed=2))
 
 
 def test_the_choice_depends_on_seed_epoch_and_context_only():
-    contexts, epochs = np.array([4, 9, 4, 17]), np.array([0, 3, 8, 3])
-    whole = chosen_negatives(epochs, contexts, k=6, count=3, seed=5)
+    """… and on how many negatives a context has: sources of a union may differ in that."""
+    contexts, epochs, ks = np.array([4, 9, 4, 17]), np.array([0, 3, 8, 3]), np.array([6, 4, 6, 6])
+    whole = chosen_negatives(epochs, contexts, ks, count=3, seed=5)
     for row in range(4):
-        alone = chosen_negatives(epochs[row : row + 1], contexts[row : row + 1], k=6, count=3, seed=5)
-        assert np.array_equal(whole[row], alone[0])
+        one = slice(row, row + 1)
+        assert np.array_equal(whole[row], chosen_negatives(epochs[one], contexts[one], ks[one], count=3, seed=5)[0])
+    many = chosen_negatives(np.zeros(200, int), np.arange(200), np.tile([2, 7], 100), count=2, seed=0)
+    assert sorted(set(many[0::2].ravel())) == [0, 1] and sorted(set(many[1::2].ravel())) == list(range(7))
 
 
 def test_a_batch_is_the_same_however_it_is_cut_and_whenever_it_is_asked_for():
@@ -119,6 +124,32 @@ def test_loss_and_metrics_by_hand():
     assert value["generated_energy"] == pytest.approx(float(noise.mean()), abs=1e-6)
     shuffled = residual_nce(energy[1::3], torch.stack([energy[0::3], energy[2::3]], dim=1)).sum()
     assert abs(float(shuffled - sums.losses["loss"].detach())) > 1e-3  # a negative in the place of real text would show
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        ("nce", residual_nce),
+        ("most-offending", lambda real, noise: residual_nce(real, noise.sort(dim=1).values[:, :1])),
+        ("ranking", lambda real, noise: torch.relu(0.3 + real - noise.sort(dim=1).values[:, 0])),
+    ],
+)
+def test_every_objective_reaches_training_and_validation(objective, expected):
+    subject = task(objective=objective, margin=0.3, negatives_per_context=4, valid_negatives=4)
+    batch = subject.batch(1, range(7))
+    energies = subject.model(batch["tokens_ST"], batch["lengths_S"]).view(-1, 5)
+    sums = subject.loss(subject.model, batch)
+    assert_close(sums.losses["loss"], expected(energies[:, 0], energies[:, 1:]).sum())
+    lowest = (energies.argmin(1) == 0).float().mean()
+    total, count = sums.metrics["precision_at_1"]
+    assert float(total / count) == pytest.approx(float(lowest))
+    held_out = contrast_energies(subject.model, subject.valid, pad, contexts=np.arange(11), negatives=4, batch=100)
+    value = subject.validate(subject.model, Share())["loss"][0]
+    assert value == pytest.approx(float(expected(held_out.real_B, held_out.noise_BK).sum()), abs=1e-5)
+    assert subject.fingerprint["margin"] == (0.3 if objective == "ranking" else None)
+    others = [task(objective=name, negatives_per_context=4) for name in OBJECTIVES if name != objective]
+    for other in others:  # teeth: another loss gives another number
+        assert abs(float((other.loss(subject.model, batch).losses["loss"] - sums.losses["loss"]).detach())) > 1e-3
 
 
 def test_validation_shares_add_up_to_the_whole():

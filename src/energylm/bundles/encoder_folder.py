@@ -8,11 +8,16 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from energylm.bundles.model_folder import check_files, quiet_transformers
+from energylm.energies import bilstm, linear
 from energylm.errors import ModelError
+from energylm.models import two_tower
 
 
 def load_encoder(location: Path | str, *, device: torch.device) -> PreTrainedModel:
     """The base model of a language model, a masked model or an encoder; anything less is an error that says why."""
+    bilstm.register()
+    linear.register()
+    two_tower.register()
     if isinstance(location, Path):
         check_files(location)
     try:

@@ -29,12 +29,12 @@ from energylm.bundles.model_folder import (
     write_manifest,
 )
 from energylm.bundles.text_reading import TextReader
-from energylm.config.energy import BIT, MEAN, REFUSE, TEXT, TOKENS, UNIT, EnergyKind, LongTexts, Pooling, Reads
+from energylm.config.energy import KIND_WORDS, REFUSE, TEXT, TOKENS, EnergyKind, LongTexts, Pooling, Reads
 from energylm.config.models import RIGHT_TO_LEFT
 from energylm.contracts import ContinuationEnergy
 from energylm.contracts import LanguageModel as LanguageModelContract
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
-from energylm.energies.pooled import PooledEnergy, attends_causally
+from energylm.energies.pooled import PooledEnergy, kind_of
 from energylm.errors import ModelError, VocabularyMismatch
 
 KIND = "energy"
@@ -73,24 +73,24 @@ class EnergyModel:
         path_or_name: str | Path,
         *,
         kind: EnergyKind | None = None,
-        pooling: Pooling = MEAN,
+        pooling: Pooling | None = None,
         reads: Reads = TOKENS,
         long_texts: LongTexts = REFUSE,
         seed: int = 0,
         device: torch.device | str | None = None,
     ) -> Self:
-        """An energy to be trained: the body of a language model (UniT), of a masked model or an encoder (BiT), from a
-        folder, a known model or the hub, under a new projection. `kind` only checks that the body is what was meant."""
+        """An energy to be trained: the body of a language model (UniT), of a masked model or an encoder (BiT), or of
+        another energy, from a folder, a known model or the hub, under a new projection. `kind` only checks that the
+        body is what was meant."""
         location = _located(path_or_name)
         manifest = read_manifest(location) if isinstance(location, Path) else {}
         if manifest.get("direction") == RIGHT_TO_LEFT:
             raise ModelError(f"{location} reads right-to-left, but energies read text as it stands; give another model")
         encoder = load_encoder(location, device=_device(device))
-        found = UNIT if attends_causally(encoder) else BIT
+        found = kind_of(encoder)
         if kind not in (None, found):
-            attention = {UNIT: "causal", BIT: "bidirectional"}
             raise ModelError(
-                f"kind {kind!r} needs a {attention[kind]} encoder, but {path_or_name} is {attention[found]}; "
+                f"kind {kind!r} needs a {KIND_WORDS[kind]} encoder, but {path_or_name} is {KIND_WORDS[found]}; "
                 f"give another encoder, or kind {found!r}"
             )
         name = manifest.get("name", Path(location).name)

@@ -26,15 +26,21 @@ def meet(energy: contracts.Energy, lm: contracts.LanguageModel) -> contracts.Ene
 def caution_about(energy: contracts.Energy) -> str | None:
     """A reason to doubt every number that this energy gives, in words; None if there is none."""
     provenance = energy.provenance if isinstance(energy, EnergyModel) else {}
-    loss, proposal = provenance.get("loss", NCE), provenance.get("negatives", {}).get("truncation", {})
+    loss, sources = provenance.get("loss", NCE), provenance.get("sources", [])
     if loss != NCE:
         return (
             f"the energy was trained with the {loss} loss, whose minimum is no log-ratio of data to language model: "
             "perplexity and sampling weights mean little; train it with the nce loss"
         )
-    if not Truncation(**proposal).is_identity:
+    if not all(Truncation(**source["negatives"]["truncation"]).is_identity for source in sources):
         return (
             "the energy was trained on negatives of a truncated or tempered proposal, so that it corrects that one and "
             "not the language model; train it on negatives without top-k, top-p and temperature"
+        )
+    writers = {source["generator"]["sha256"]: source["generator"]["name"] for source in sources}
+    if len(writers) > 1:
+        return (
+            f"the energy was trained against {len(writers)} language models ({', '.join(writers.values())}), so that "
+            "it corrects their mixture and none of them; train it on negatives of this one alone"
         )
     return None

@@ -8,7 +8,7 @@ import typer
 
 from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
 
-app = typer.Typer(help="Train an energy on a language model's residual.", no_args_is_help=True)
+app = typer.Typer(help="Train an energy to tell real from generated text.", no_args_is_help=True)
 
 
 @app.callback()
@@ -19,19 +19,36 @@ def _group() -> None:
 @app.command("train")
 def train(
     negatives: Annotated[
-        str | None,
-        typer.Argument(help="A folder made by `energylm negatives`; may stand in --config instead."),
+        list[str] | None,
+        typer.Argument(
+            help="Folders made by `energylm negatives`, to learn from all of them; may stand in --config instead."
+        ),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The run folder; the energy is its subfolder model.")
     ] = ...,
-    corpus: Annotated[str | None, typer.Option(help="The corpus folder that the negatives were made from.")] = None,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(help="The corpus folder that the negatives were made from: once for all, or once for each."),
+    ] = None,
     init: Annotated[
         str | None,
-        typer.Option(help="Start: a model folder, minilm-l6, a hub name, or a shape with random weights (bit-tiny)."),
+        typer.Option(
+            help="Start: a model folder, minilm-l6, a hub name, or a shape with random weights (bit-tiny, bilstm-tiny, "
+            "linear)."
+        ),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="unit (causal) or bit (bidirectional): checks that --init is what was meant.")
+        str | None,
+        typer.Option(
+            help="unit (causal), bit (bidirectional), bilstm or linear: checks that --init is what was meant."
+        ),
+    ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            help="mean over all tokens, or the first position of a bit energy (default: mean).", show_default=False
+        ),
     ] = None,
     reads: Annotated[
         str | None,
@@ -40,7 +57,19 @@ def train(
         ),
     ] = None,
     validation: Annotated[
-        str | None, typer.Option(help="Negatives of another split to validate on; none = hold contexts out.")
+        list[str] | None,
+        typer.Option(
+            help="Negatives of another split to validate on, once or several times; none = hold contexts out."
+        ),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(help="The loss: nce, most-offending or ranking (default: nce).", show_default=False),
+    ] = None,
+    margin: Annotated[float | None, typer.Option(help="Of the ranking loss (default: 1).", show_default=False)] = None,
+    negatives_per_context: Annotated[
+        int | None,
+        typer.Option("-k", help="Negatives of each context in a batch (default: 1).", show_default=False),
     ] = None,
     lm: Annotated[str | None, typer.Option(help="Refuse negatives that this model did not write.")] = None,
     preset: Annotated[
@@ -74,17 +103,24 @@ def train(
       energylm energy train negatives/sotu --corpus corpora/sotu --init minilm-l6 --reads text --output runs/minilm
 
       energylm energy train negatives/sotu --corpus corpora/sotu --init bit-base --preset deng2020/joint-bit-base -o bit
+
+      energylm energy train negatives/books negatives/news --corpus corpora/books --corpus corpora/news \\
+      --init bilstm-tiny --objective most-offending -k 8 --output runs/union
     """
     from energylm.config import load_config
     from energylm.config.train_energy import TrainEnergyConfig
 
     flags = {
-        "negatives": negatives,
-        "corpus": corpus,
+        "negatives": negatives or None,
+        "corpus": corpus or None,
         "init": init,
         "kind": kind,
+        "pooling": pooling,
         "reads": reads,
-        "validation": validation,
+        "validation": validation or None,
+        "objective": objective,
+        "margin": margin,
+        "negatives_per_context": negatives_per_context,
         "lm": lm,
         "training.preset": preset,
         "training.steps": steps,
@@ -104,8 +140,9 @@ def train(
     if os.environ.get("RANK", "0") != "0":
         return  # started by torchrun: one process speaks
     typer.echo(
-        f"{run.model}: accuracy {run.accuracy:.1%}, loss {run.loss_after_calibration:.4f} "
-        f"({run.loss_before_calibration:.4f} before calibration, 1.3863 at chance) on {run.contexts:,} held-out "
-        f"contexts; scale {run.scale:.3g}, shift {run.shift:.3g}; step {run.best_step:,} of {run.steps:,}; {run.report}"
+        f"{run.model}: accuracy {run.accuracy:.1%}, P@1 {run.precision_at_1:.1%}, "
+        f"loss {run.loss_after_calibration:.4f} ({run.loss_before_calibration:.4f} before calibration, 1.3863 at "
+        f"chance) on {run.contexts:,} held-out contexts; scale {run.scale:.3g}, "
+        f"shift {run.shift:.3g}; step {run.best_step:,} of {run.steps:,}; {run.report}"
     )
     write_result(json, run)

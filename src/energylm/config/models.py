@@ -10,7 +10,7 @@ Sizes in the papers are for a byte-level BPE of 50,257 tokens. Where a printed s
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -49,6 +49,7 @@ class ConvolutionShape(Config):
 
 
 Shape = TransformerShape | ConvolutionShape
+ShapeType = TypeVar("ShapeType", bound=Config)
 
 PRESETS: dict[str, Shape] = {
     "tiny": TransformerShape(layers=2, width=128, heads=4, dropout=0.0),  # minutes on two CPU cores
@@ -65,8 +66,11 @@ PRESETS: dict[str, Shape] = {
 
 
 def preset_shape(
-    preset: str, overrides: Mapping[str, Any] | None = None, *, presets: Mapping[str, Shape] = PRESETS
-) -> Shape:
+    preset: str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    presets: Mapping[str, ShapeType] = PRESETS,  # type: ignore[assignment]  # mypy knows no default of a type variable
+) -> ShapeType:
     """The shape called `preset` with some of its keys replaced; an unknown name or key names its nearest neighbour."""
     if preset not in presets:
         near = difflib.get_close_matches(preset, presets, n=1, cutoff=0.5)

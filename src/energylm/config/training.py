@@ -3,8 +3,8 @@
     preset: deng2020/joint-unit      # every key of that row, then …
     steps: 2000                      # … whatever is given beside it wins
 
-Defaults are for small models on a small machine; the published settings (deng2020 table 4, bakhtin2019 table 11) are
-one `preset` away. A setting that a table does not print keeps its default.
+Defaults are for small models on a small machine; the published settings (deng2020 table 4, bakhtin2019 table 11,
+clark2020 table 3) are one `preset` away. A setting that a table does not print keeps its default.
 """
 
 from collections.abc import Mapping
@@ -168,6 +168,30 @@ def _bakhtin2019(
     }
 
 
+def _clark2020(
+    *,
+    learning_rate: float,
+    batch: int,
+    warmup_steps: int | None,
+    weight_decay: float,
+    layer_decay: float,
+    steps: int | None,
+) -> dict[str, Any]:
+    """A column of clark2020 table 3, which repeats ELECTRA-Base's. Without steps the caller's or the default stay."""
+    return {
+        "global_batch": batch,
+        **({} if steps is None else {"steps": steps}),
+        "optimizer": {
+            "learning_rate": learning_rate,
+            "betas": (0.9, 0.999),
+            "eps": 1e-6,
+            "weight_decay": weight_decay,
+            "layer_decay": layer_decay,
+        },
+        "schedule": {"kind": "linear", "warmup_steps": warmup_steps},
+    }
+
+
 # `-pretrained` stands for the paper's asterisk: the energy starts from an encoder trained on additional data.
 TRAINING_PRESETS: dict[str, dict[str, Any]] = {
     "deng2020/base-lm": _deng2020(fp16=False, batch=32, steps=180_000, learning_rate=1e-4, clip_norm=10),
@@ -188,5 +212,12 @@ TRAINING_PRESETS: dict[str, dict[str, Any]] = {
     ),
     "bakhtin2019/bitransf": _bakhtin2019(
         learning_rate=5e-5, batch_per_gpu=20, gpus=64, warmup_steps=2000, steps=180_000
+    ),
+    "clark2020/pretrain": _clark2020(
+        learning_rate=5e-4, batch=256, warmup_steps=10_000, weight_decay=0.01, layer_decay=1.0, steps=700_000
+    ),
+    # The tasks' steps are counted in epochs: 10 for RTE and STS, 2 for SQuAD, 3 otherwise; warm-up is their first 10 %.
+    "clark2020/finetune": _clark2020(
+        learning_rate=1e-4, batch=32, warmup_steps=None, weight_decay=0.0, layer_decay=0.8, steps=None
     ),
 }

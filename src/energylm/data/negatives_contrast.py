@@ -37,6 +37,10 @@ class Contrast:
     def k(self) -> int:
         return self._negatives.k
 
+    def counts(self, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(B,) how many negatives each context has."""
+        return np.full(len(contexts), self.k, dtype=np.int64)
+
     def sequences(self, contexts: NDArray[np.int64], copies_BM: NDArray[np.int64]) -> list[list[int]]:
         """B·(1 + M) sequences: of each context the real one, then those with the negatives `copies_BM`."""
         side: Side = self._negatives.config.side

@@ -1,12 +1,17 @@
-"""An energy from a transformer encoder: its last hidden states, pooled and projected to one number.
+"""An energy from an encoder: its last hidden states, pooled and projected to one number.
 
-    E(x) = w · (1/T) Σ_t h_t(x) + b        mean     Deng et al. 2020 §4.1: UniT (causal) and BiT (bidirectional)
-    E(x) = w · h_1(x) + b                  first    Bakhtin et al. 2019, BiTransf
+    E(x) = w · (1/T) Σ_t h_t(x) + b        mean     Deng et al. 2020 §4.1: UniT (causal) and BiT (bidirectional);
+                                                    Bakhtin et al. 2019 §4.3: UniTransf and BiLSTM
+    E(x) = w · h_1(x) + b                  first    Bakhtin et al. 2019 §4.3: BiTransf
+    E(x) = Σ_t u[x_t]                      sum      Bakhtin et al. 2019 §4.3: Linear, whose states are its token weights
 
-The mean runs over the real tokens of context and continuation alike; padding never changes an energy. The projection
-starts near zero, so that E ≈ 0: the joint model begins as the language model itself.
+Mean and sum run over the real tokens of context and continuation alike; padding never changes an energy. The first
+position is the encoder's own [CLS] (or <s>) where an energy that reads text has one; without such a token it is the
+first token of the text, which attention in both directions lets see all others. The projection starts near zero, so
+that E ≈ 0: the joint model begins as the language model itself.
 
-Use it     with any base model of transformers: a language model's (UniT), a masked model's or a sentence encoder (BiT).
+Use it     with any base model of transformers: a language model's (UniT), a masked model's or a sentence encoder (BiT);
+           and with `energies.bilstm` and `energies.linear`.
 Relations  `objectives.residual_nce` trains it; `bundles.energy_model` adds tokenizer, calibration and folders.
 """
 
@@ -16,7 +21,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from energylm.config.energy import FIRST, MEAN, UNIT, EnergyKind, Pooling
+from energylm.config.energy import BILSTM, BIT, FIRST, KIND_WORDS, LINEAR, POOLINGS, SUM, UNIT, EnergyKind, Pooling
+from energylm.energies.bilstm import BiLSTMConfig
+from energylm.energies.linear import BagOfTokensConfig
 from energylm.errors import ConfigError
 from energylm.randomness import generator
 
@@ -24,15 +31,19 @@ INITIAL_ENERGY = 0.01  # standard deviation of the first energies, for hidden st
 
 
 class PooledEnergy(nn.Module):
-    """`kind` says which attention the encoder has (`attends_causally` finds out); `seed` names the first projection."""
+    """`kind` says what the encoder is (`kind_of` finds out), `pooling` how its states become one (the kind's own, if
+    none is given); `seed` names the first projection."""
 
-    def __init__(self, encoder: PreTrainedModel, *, kind: EnergyKind, pooling: Pooling = MEAN, seed: int = 0) -> None:
+    def __init__(
+        self, encoder: PreTrainedModel, *, kind: EnergyKind, pooling: Pooling | None = None, seed: int = 0
+    ) -> None:
         super().__init__()
-        if pooling == FIRST and kind == UNIT:
+        self.encoder, self.kind, self.pooling = encoder, kind, pooling or POOLINGS[kind][0]
+        if self.pooling not in POOLINGS[kind]:
+            why = ", whose first position sees one token only" if kind == UNIT and pooling == FIRST else ""
             raise ConfigError(
-                "pooling 'first' came for a causal encoder, whose first position sees one token only; use 'mean'"
+                f"pooling {pooling!r} came for a {KIND_WORDS[kind]} encoder{why}; use {' or '.join(POOLINGS[kind])!r}"
             )
-        self.encoder, self.kind, self.pooling = encoder, kind, pooling
         width = encoder.config.get_text_config().hidden_size
         # float32 at least: energies are differences of nats, and 16 bits leave them three digits.
         dtype = torch.promote_types(encoder.dtype, torch.float32)
@@ -41,13 +52,20 @@ class PooledEnergy(nn.Module):
         with torch.no_grad():
             self.head.weight.copy_(weight_1D * INITIAL_ENERGY / width**0.5)
             self.head.bias.zero_()
+            if kind == LINEAR:  # the states are the weights of the energy: a factor before them would be one too many
+                self.head.weight.fill_(1.0)
+                self.head.requires_grad_(False)
         # Keys and values of past positions are of no use here; not every encoder knows the switch.
         knows_cache = "use_cache" in inspect.signature(encoder.forward).parameters
         self._options = {"use_cache": False} if knows_cache else {}
 
     @property
     def vocabulary_size(self) -> int:
-        return int(self.encoder.get_input_embeddings().weight.shape[0])
+        return int(self.get_input_embeddings().weight.shape[0])
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The layer that token ids enter by, under the name that transformers gives it."""
+        return self.encoder.get_input_embeddings()
 
     @property
     def max_tokens(self) -> int | None:
@@ -72,7 +90,8 @@ class PooledEnergy(nn.Module):
         ).last_hidden_state
         if self.pooling == FIRST:
             return self.project(hidden_BTD[:, 0])
-        return self.project(self.sum_real(hidden_BTD, lengths_B) / lengths_B[:, None])
+        total_BD = self.sum_real(hidden_BTD, lengths_B)
+        return self.project(total_BD if self.pooling == SUM else total_BD / lengths_B[:, None])
 
     def sum_real(self, hidden_BTD: Tensor, lengths_B: Tensor) -> Tensor:
         """(B, D) sums over the first `lengths` positions, in the projection's precision."""
@@ -86,6 +105,15 @@ class PooledEnergy(nn.Module):
         with torch.autocast(pooled_BD.device.type, enabled=False):
             energy_B1: Tensor = self.head(pooled_BD.to(self.head.weight.dtype))
             return energy_B1[:, 0]
+
+
+def kind_of(encoder: PreTrainedModel) -> EnergyKind:
+    """What an encoder is: by its config where it is one of ours, else by how it attends."""
+    if isinstance(encoder.config, BagOfTokensConfig):
+        return LINEAR
+    if isinstance(encoder.config, BiLSTMConfig):
+        return BILSTM
+    return UNIT if attends_causally(encoder) else BIT
 
 
 @torch.no_grad()

@@ -1,7 +1,8 @@
 """What a trained energy says of real and of generated text, before and after its calibration; and the page about it.
 
-Loss is deng2020's eq. 3 in nats a context; an energy that knows nothing has 2 log 2 = 1.386. Accuracy is the mean of
-two rates: real text with E < 0, generated text with E > 0.
+Loss is deng2020's eq. 3 in nats a context, whatever the energy was trained with; one that knows nothing has 2 log 2 =
+1.386. Accuracy is the mean of two rates: real text with E < 0, generated text with E > 0. P@1 is the share of contexts
+whose real text lies lowest (bakhtin2019 app. C); no calibration changes it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from torch import Tensor
 from energylm.evaluation.plots import histogram_plot, loss_plot
 from energylm.evaluation.report import Numbers, Plot, Section, Text
 from energylm.evaluation.tables import Table
+from energylm.objectives.ranking import precision_at_1
 from energylm.objectives.residual_nce import residual_nce
 
 BINS = 40
@@ -28,6 +30,7 @@ class Judgement:
     accuracy: float
     real_accuracy: float
     generated_accuracy: float
+    precision_at_1: float
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ def judge(real_B: Tensor, noise_BK: Tensor) -> Judgement:
         accuracy=(real + generated) / 2,
         real_accuracy=real,
         generated_accuracy=generated,
+        precision_at_1=float(precision_at_1(real_B, noise_BK).mean()),
     )
 
 
@@ -144,7 +148,7 @@ def _calibration_words(outcome: EnergyOutcome) -> str:
         return "The energy is not calibrated: it is used as it was trained."
     return (
         f"After training, the energy was calibrated: E = {outcome.scale:.4g} · raw + {outcome.shift:.4g}, fitted by "
-        f"the same loss on {outcome.calibration_contexts:,} validation contexts that nothing else uses. The numbers "
+        f"the loss below on {outcome.calibration_contexts:,} validation contexts that nothing else uses. The numbers "
         f"below come from the other {outcome.contexts:,}, which chose the best step. A scale below 1 means that the "
         "network was overconfident. The scale matters to perplexity and sampling; the shift cancels there."
     )
@@ -152,14 +156,15 @@ def _calibration_words(outcome: EnergyOutcome) -> str:
 
 def _judgement_table(outcome: EnergyOutcome) -> Table:
     rows = [
-        [name, judged.loss, judged.accuracy, judged.real_accuracy, judged.generated_accuracy]
+        [name, judged.loss, judged.accuracy, judged.real_accuracy, judged.generated_accuracy, judged.precision_at_1]
         for name, judged in (("as trained", outcome.before), ("calibrated", outcome.after))
     ]
     return Table(
-        ["energy", "loss", "accuracy", "real text right", "generated text right"],
+        ["energy", "loss", "accuracy", "real text right", "generated text right", "P@1"],
         rows,
         convention=f"{outcome.contexts:,} held-out contexts with {outcome.negatives} negatives each; loss in nats per "
-        "context (eq. 3), 1.386 for an energy that knows nothing; accuracy is the mean of the two rates, 0.5 at chance",
+        "context (eq. 3), 1.386 for an energy that knows nothing; accuracy is the mean of two rates, 0.5 at chance; "
+        f"P@1: real text lowest of {outcome.negatives + 1}, {1 / (outcome.negatives + 1):.3g} at chance",
     )
 
 

@@ -14,10 +14,11 @@ def load_joint(language_model: str, energy: str) -> ResidualModel:
 
 def _other_generator(language_model: str, energy: EnergyModel) -> str | None:
     """An energy corrects the very weights that wrote its negatives: a doubt, in words, where these are others."""
-    generator = energy.provenance.get("generator")
-    if generator is None or generator["sha256"] == weights_sha256(language_model):
+    writers = [source["generator"] for source in energy.provenance.get("sources", [])]
+    if not writers or weights_sha256(language_model) in {writer["sha256"] for writer in writers}:
         return None
+    names = ", ".join(dict.fromkeys(f"{writer['name']} (weights {writer['sha256'][:12]})" for writer in writers))
     return (
-        f"the energy was trained against {generator['name']} (weights {generator['sha256'][:12]}) and not against the "
+        f"the energy was trained against {names} and not against the "
         "weights of this language model, whose mistakes it need not know; train it on negatives of this one"
     )

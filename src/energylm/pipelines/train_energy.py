@@ -19,12 +19,13 @@ import numpy as np
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.train_energy import TrainEnergyConfig
-from energylm.data.negatives_contrast import Contrast
+from energylm.data.contrast_union import ContrastUnion
 from energylm.evaluation.energy_report import EnergyOutcome, energy_outcome, energy_sections
 from energylm.evaluation.report import PAGE, write_report
 from energylm.files import read_json, write_json
 from energylm.pipelines.train_energy_data import EnergyData, open_data
 from energylm.pipelines.train_energy_start import encoding_for, is_preset, start_energy
+from energylm.pipelines.train_energy_story import about, loss_words, provenance, warn_of_proposal
 from energylm.progress import say
 from energylm.training.calibration import Calibration, fit_calibration
 from energylm.training.energy_task import ContrastEnergies, EnergyTask, contrast_energies
@@ -48,6 +49,7 @@ class EnergyRun:
     best_step: int  # whose weights were saved
     contexts: int  # that the numbers below come from
     accuracy: float  # calibrated; 0.5 at chance
+    precision_at_1: float  # real text lowest of itself and its negatives
     loss_before_calibration: float  # nats per context; 1.386 at chance
     loss_after_calibration: float
     scale: float
@@ -66,6 +68,7 @@ class EnergyPlan:
 
     kind: str
     parameters: int
+    sources: int
     contexts: int
     validation_contexts: int
     calibration_contexts: int
@@ -76,10 +79,11 @@ class EnergyPlan:
         training = config.training
         steps = "until validation stops improving" if training.steps is None else f"{training.steps:,} steps"
         epochs = "" if self.epochs is None else f", {self.epochs:.3g} epochs"
+        of_sources = "" if self.sources == 1 else f" of {self.sources} sources"
         return (
             f"{output}: {self.state}: {self.kind} energy from {config.init}, {self.parameters:,} parameters, reads "
-            f"{config.reads}, {config.objective}, {steps} of {training.global_batch} contexts with "
-            f"{config.negatives_per_context} negatives each ({self.contexts:,} contexts{epochs}); "
+            f"{config.reads}, {loss_words(config)}, {steps} of {training.global_batch} contexts with "
+            f"{config.negatives_per_context} negatives each ({self.contexts:,} contexts{of_sources}{epochs}); "
             f"{self.validation_contexts:,} for validation, {self.calibration_contexts:,} for calibration"
         )
 
@@ -88,13 +92,13 @@ def train_energy(config: TrainEnergyConfig, *, output: Path | str) -> EnergyRun:
     """Train into the folder `output`, or continue the run that it holds. A finished run is left as it is."""
     output = Path(output)
     data = open_data(config)
-    energy = start_energy(config, data.corpus, length=data.negatives.config.length)
-    _warn_of_proposal(data)
+    energy = start_energy(config, data.corpus, length=data.length)
+    warn_of_proposal(data)
     task = _task(config, data, energy)
     result = train(task, config.training, folder=output)
     outcome = EnergyOutcome.from_json(read_json(output / OUTCOME_FILE))
     if os.environ.get("RANK", "0") == "0" and not (output / PAGE).exists():
-        sections = energy_sections(outcome, read_journal(output / JOURNAL), about=_about(config, data, energy))
+        sections = energy_sections(outcome, read_journal(output / JOURNAL), about=about(config, data, energy))
         write_report(output, title=f"Energy {output.name}", sections=sections)
     return EnergyRun(
         folder=output,
@@ -104,6 +108,7 @@ def train_energy(config: TrainEnergyConfig, *, output: Path | str) -> EnergyRun:
         best_step=result.best_step,
         contexts=outcome.contexts,
         accuracy=outcome.after.accuracy,
+        precision_at_1=outcome.after.precision_at_1,
         loss_before_calibration=outcome.before.loss,
         loss_after_calibration=outcome.after.loss,
         scale=outcome.scale,
@@ -117,11 +122,12 @@ def plan_energy(config: TrainEnergyConfig, *, output: Path | str) -> EnergyPlan:
     """Check all inputs and say what `train_energy` would do. Writes nothing."""
     output = Path(output)
     data = open_data(config)
-    energy = start_energy(config, data.corpus, length=data.negatives.config.length)
+    energy = start_energy(config, data.corpus, length=data.length)
     steps = config.training.steps
     return EnergyPlan(
         kind=energy.network.kind,
         parameters=sum(parameter.numel() for parameter in energy.network.parameters()),
+        sources=len(data.sources),
         contexts=len(data.train),
         validation_contexts=len(data.report),
         calibration_contexts=len(data.calibration) if config.calibrate else 0,
@@ -142,10 +148,11 @@ def _task(config: TrainEnergyConfig, data: EnergyData, energy: EnergyModel) -> E
         seed=training.seed,
         global_batch=training.global_batch,
         objective=config.objective,
+        margin=config.margin,
         negatives_per_context=config.negatives_per_context,
         valid_negatives=validated,
         valid_batch=max(1, sequences // (1 + validated)),
-        fingerprint=_fingerprint(config, data),
+        fingerprint=_fingerprint(config, data, energy),
         save_model=lambda network, folder: _finish(config, data, energy, task, folder),
     )
     return task
@@ -180,12 +187,12 @@ def _finish(config: TrainEnergyConfig, data: EnergyData, energy: EnergyModel, ta
         scale=calibration.scale,
         shift=calibration.shift,
         name=folder.parent.name,
-        provenance=energy.provenance | _provenance(config, data, outcome),
+        provenance=energy.provenance | provenance(config, data, outcome),
     )
     calibrated.save_pretrained(folder)
 
 
-def _energies(task: EnergyTask, source: Contrast) -> ContrastEnergies:
+def _energies(task: EnergyTask, source: ContrastUnion) -> ContrastEnergies:
     return contrast_energies(
         task.model,
         source,
@@ -196,50 +203,16 @@ def _energies(task: EnergyTask, source: Contrast) -> ContrastEnergies:
     )
 
 
-def _fingerprint(config: TrainEnergyConfig, data: EnergyData) -> dict[str, Any]:
+def _fingerprint(config: TrainEnergyConfig, data: EnergyData, energy: EnergyModel) -> dict[str, Any]:
     start = {"preset": config.init, "network": config.network}
     return {
-        "negatives": data.negatives.manifest.identity,
-        "validation": data.validation.manifest.identity if data.validation is not None else config.validation_fraction,
+        "negatives": [source.negatives.manifest.identity for source in data.sources],
+        "validation": [source.negatives.manifest.identity for source in data.validation] or config.validation_fraction,
         "validation_contexts": config.validation_contexts,
         "validation_negatives": config.validation_negatives,
         "calibrate": config.calibrate,
-        "pooling": config.pooling,
+        "pooling": energy.network.pooling,
         "reads": config.reads,
         "long_texts": config.long_texts,
         **(start if is_preset(config.init) else {"init_sha256": weights_sha256(config.init)}),
     }
-
-
-def _provenance(config: TrainEnergyConfig, data: EnergyData, outcome: EnergyOutcome) -> dict[str, Any]:
-    negatives = data.negatives.manifest
-    return {
-        "loss": config.objective,
-        "generator": negatives.generator.model_dump(),
-        "corpus": negatives.corpus.name,
-        "corpus_identity": negatives.corpus.identity,
-        "licence": data.corpus.manifest.licence,
-        "negatives": negatives.settings,
-        "config": config.model_dump(mode="json", exclude={"negatives", "corpus", "init", "lm", "validation"}),
-        "validation": {"contexts": outcome.contexts, **asdict(outcome.after)},
-    }
-
-
-def _warn_of_proposal(data: EnergyData) -> None:
-    if not data.negatives.config.truncation.is_identity:
-        say(
-            "these negatives come from a narrowed proposal, so this energy corrects that proposal and not the language "
-            "model; its perplexity means nothing (make negatives without top-k, top-p and temperature)"
-        )
-
-
-def _about(config: TrainEnergyConfig, data: EnergyData, energy: EnergyModel) -> str:
-    settings, generator = data.negatives.config, data.negatives.manifest.generator
-    kind = {"unit": "causal", "bit": "bidirectional"}[energy.network.kind]
-    lengths = " or ".join(map(str, settings.context_lengths))
-    return (
-        f"A {kind} energy that reads {config.reads}, started from {energy.name}, was trained to tell texts "
-        f"of {data.corpus.folder.name} from continuations by {generator.name} (weights {generator.sha256[:12]}): "
-        f"{lengths} tokens of context, up to {settings.length} in all, {settings.k} negatives a context, "
-        f"{config.negatives_per_context} of them at a time, {len(data.train):,} contexts."
-    )

@@ -1,7 +1,10 @@
 """What an energy starts from: trained weights of any encoder, or random weights of a named shape; and how it reads."""
 
+from transformers import PreTrainedModel
+
 from energylm.bundles.energy_model import EnergyModel, TextBoundEnergy
-from energylm.config.energy import BIT, TEXT, TOKENS, UNIT
+from energylm.config.energy import BIT, TEXT, TOKENS, UNIT, EnergyKind
+from energylm.config.energy_shapes import ENERGY_PRESETS, preset_kind
 from energylm.config.models import PRESETS, TransformerShape
 from energylm.config.pretrain import MASKED_PRESETS
 from energylm.config.train_energy import TrainEnergyConfig
@@ -9,6 +12,7 @@ from energylm.data.corpus import Corpus
 from energylm.data.negatives_contrast import pad
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.energies.pooled import PooledEnergy
+from energylm.energies.presets import build_energy_body
 from energylm.errors import ConfigError, ModelError, VocabularyMismatch
 from energylm.models.masked_presets import build_masked_network
 from energylm.models.presets import build_network
@@ -18,7 +22,7 @@ from energylm.training.seeding import seeded
 
 def is_preset(init: str) -> bool:
     """Whether `init` names a shape, not weights."""
-    return init in MASKED_PRESETS or init in PRESETS
+    return any(init in presets for presets in (PRESETS, MASKED_PRESETS, ENERGY_PRESETS))
 
 
 def start_energy(config: TrainEnergyConfig, corpus: Corpus, *, length: int) -> EnergyModel:
@@ -50,36 +54,61 @@ def encoding_for(energy: EnergyModel, corpus: Corpus) -> Encode:
 
 
 def _from_preset(config: TrainEnergyConfig, corpus: Corpus, *, length: int) -> EnergyModel:
-    kind = BIT if config.init in MASKED_PRESETS else UNIT
+    kinds = _preset_kinds()
+    if config.init not in kinds:
+        raise ConfigError(f"{config.init} is a convolution, which is no energy; take one of: {', '.join(kinds)}")
+    kind = kinds[config.init]
     if config.kind not in (None, kind):
-        near = ", ".join(MASKED_PRESETS if config.kind == BIT else PRESETS)
+        near = ", ".join(name for name in kinds if kinds[name] == config.kind)
         raise ConfigError(f"the shape {config.init} is of kind {kind!r}, not {config.kind!r}; take one of: {near}")
     if config.reads == TEXT:
         raise ConfigError(
             f"{config.init} has no weights and no tokenizer of its own, so it reads the corpus's tokens; "
             "leave --reads out, or start from an encoder"
         )
-    if kind == UNIT and not isinstance(PRESETS[config.init], TransformerShape):
-        raise ConfigError(f"{config.init} is a convolution; energies are transformers: tiny, mini, bit-tiny, …")
     with seeded(config.training.seed, "initialisation"):
-        if kind == BIT:
-            network = build_masked_network(
-                config.init,
-                vocabulary_size=corpus.vocabulary_size,
-                max_length=length,
-                pad_token_id=corpus.tokenizer.pad_token_id,
-                overrides=config.network,
-            )
-        else:
-            network = build_network(
-                config.init,
-                vocabulary_size=corpus.vocabulary_size,
-                max_length=length,
-                eos_token_id=corpus.end_token_id,
-                overrides=config.network,
-            )
-    pooled = PooledEnergy(network.base_model, kind=kind, pooling=config.pooling, seed=config.training.seed)
-    return EnergyModel(pooled.eval(), corpus.tokenizer, name=config.init, provenance={"encoder": {"name": config.init}})
+        body = _random_body(config, kind, corpus, length=length)
+    pooled = PooledEnergy(body, kind=kind, pooling=config.pooling, seed=config.training.seed)
+    return EnergyModel(
+        pooled.eval(),
+        corpus.tokenizer,
+        long_texts=config.long_texts,
+        name=config.init,
+        provenance={"encoder": {"name": config.init}},
+    )
+
+
+def _preset_kinds() -> dict[str, EnergyKind]:
+    """Every shape that an energy can have, and of which kind it is."""
+    causal = [name for name, shape in PRESETS.items() if isinstance(shape, TransformerShape)]
+    return (
+        dict.fromkeys(causal, UNIT)
+        | dict.fromkeys(MASKED_PRESETS, BIT)
+        | {name: preset_kind(name) for name in ENERGY_PRESETS}
+    )
+
+
+def _random_body(config: TrainEnergyConfig, kind: EnergyKind, corpus: Corpus, *, length: int) -> PreTrainedModel:
+    size = corpus.vocabulary_size
+    if kind == UNIT:
+        network = build_network(
+            config.init,
+            vocabulary_size=size,
+            max_length=length,
+            eos_token_id=corpus.end_token_id,
+            overrides=config.network,
+        )
+    elif kind == BIT:
+        network = build_masked_network(
+            config.init,
+            vocabulary_size=size,
+            max_length=length,
+            pad_token_id=corpus.tokenizer.pad_token_id,
+            overrides=config.network,
+        )
+    else:
+        return build_energy_body(config.init, vocabulary_size=size, overrides=config.network)
+    return network.base_model
 
 
 def _check_tokens(energy: EnergyModel, config: TrainEnergyConfig, corpus: Corpus, *, length: int) -> None:

@@ -7,11 +7,13 @@ The M negatives are a uniform choice, new in every epoch: a context goes through
 a time, before it takes another order (deng2020 §4.1 samples uniformly from the pre-generated ones). Everything is a
 pure function of (seed, epoch, context), so a run resumes at once and bit for bit.
 
-Relations  `objectives.residual_nce` is the loss, `data.negatives_contrast` the text; `calibration` comes after.
+Relations  `objectives` are the losses, `data.contrast_union` and `data.negatives_contrast` the text; `calibration`
+           comes after.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,22 +23,36 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from energylm.config.energy import NCE
+from energylm.config.energy import MOST_OFFENDING, NCE, RANKING, Objective
+from energylm.objectives.most_offending import most_offending
+from energylm.objectives.ranking import PAPER_MARGIN, precision_at_1, ranking
 from energylm.objectives.residual_nce import residual_nce
 from energylm.randomness import derive_seed, epoch_order, row_keys, row_uniforms
 from energylm.training.task import Batch, Share, Sums
 
-# (B,) real and (B, M) noise energies -> (B,) losses. A new loss is a file in `objectives/` and a line here.
-OBJECTIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {NCE: residual_nce}
+Loss = Callable[[Tensor, Tensor], Tensor]  # (B,) real and (B, M) noise energies -> (B,) losses
+
+# A new loss is a file in `objectives/` and a line here.
+OBJECTIVES: dict[Objective, Callable[..., Tensor]] = {
+    NCE: residual_nce,
+    MOST_OFFENDING: most_offending,
+    RANKING: ranking,
+}
+
+
+def loss_of(objective: Objective, *, margin: float = PAPER_MARGIN) -> Loss:
+    """The loss called `objective`; the margin is the ranking loss's alone."""
+    return partial(ranking, margin=margin) if objective == RANKING else OBJECTIVES[objective]
 
 
 class ContrastSource(Protocol):
-    """What the task needs of `data.negatives_contrast.Contrast`."""
+    """What the task needs of `data.negatives_contrast.Contrast` or `data.contrast_union.ContrastUnion`."""
 
     def __len__(self) -> int: ...
 
-    @property
-    def k(self) -> int: ...
+    def counts(self, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(B,) how many negatives each context has."""
+        ...
 
     def sequences(self, contexts: NDArray[np.int64], copies_BM: NDArray[np.int64]) -> Sequence[Sequence[int]]:
         """B·(1 + M) token sequences: of each context the real one, then the negatives `copies_BM`."""
@@ -70,7 +86,8 @@ class EnergyTask:
         seed: int,
         global_batch: int,
         save_model: Callable[[nn.Module, Path], None],
-        objective: str = NCE,
+        objective: Objective = NCE,
+        margin: float = PAPER_MARGIN,
         negatives_per_context: int = 1,
         valid_negatives: int = 1,
         valid_batch: int = 32,
@@ -78,11 +95,12 @@ class EnergyTask:
     ) -> None:
         self.model, self.train, self.valid, self.encode = model, train, valid, encode
         self.seed, self.global_batch = seed, global_batch
-        self.objective = OBJECTIVES[objective]
+        self.objective = loss_of(objective, margin=margin)
         self.negatives_per_context, self.valid_negatives = negatives_per_context, valid_negatives
         self.valid_batch = valid_batch
         self.fingerprint = {
             "objective": objective,
+            "margin": margin if objective == RANKING else None,
             "negatives_per_context": negatives_per_context,
             "contexts": len(train),
             **(fingerprint or {}),
@@ -93,7 +111,7 @@ class EnergyTask:
         positions = (step - 1) * self.global_batch + np.arange(rows.start, rows.stop, dtype=np.int64)
         epoch_B, context_B = self.context_order(positions)
         copies_BM = chosen_negatives(
-            epoch_B, context_B, k=self.train.k, count=self.negatives_per_context, seed=self.seed
+            epoch_B, context_B, self.train.counts(context_B), count=self.negatives_per_context, seed=self.seed
         )
         tokens_ST, lengths_S = self.encode(self.train.sequences(context_B, copies_BM))
         return {"tokens_ST": tokens_ST, "lengths_S": lengths_S}
@@ -131,19 +149,19 @@ class EnergyTask:
 
 
 def chosen_negatives(
-    epoch_B: NDArray[np.int64], context_B: NDArray[np.int64], *, k: int, count: int, seed: int
+    epoch_B: NDArray[np.int64], context_B: NDArray[np.int64], k_B: NDArray[np.int64], *, count: int, seed: int
 ) -> NDArray[np.int64]:
     """(B, count) distinct numbers below k, uniform for each (epoch, context); none comes twice in k // count epochs."""
-    epochs_a_round = k // count
-    round_B, turn_B = np.divmod(epoch_B, epochs_a_round)
-    order_BK = np.empty((len(context_B), k), dtype=np.int64)
-    for number in np.unique(round_B):
-        members = np.flatnonzero(round_B == number)
+    copies_BM = np.empty((len(context_B), count), dtype=np.int64)
+    round_B, turn_B = np.divmod(epoch_B, k_B // count)
+    for k, number in np.unique(np.stack([k_B, round_B]), axis=1).T.tolist():
+        members = np.flatnonzero((k_B == k) & (round_B == number))
         groups_R = torch.from_numpy(context_B[members]).repeat_interleave(k)
-        keys_R = row_keys(derive_seed(seed, "negatives", int(number)), groups_R, torch.arange(k).repeat(len(members)))
-        order_BK[members] = row_uniforms(keys_R, step=0).view(-1, k).argsort(dim=1).numpy()
-    columns_BM = turn_B[:, None] * count + np.arange(count)
-    return np.take_along_axis(order_BK, columns_BM, axis=1)
+        keys_R = row_keys(derive_seed(seed, "negatives", number), groups_R, torch.arange(k).repeat(len(members)))
+        order_GK = row_uniforms(keys_R, step=0).view(-1, k).argsort(dim=1).numpy()
+        columns_GM = turn_B[members, None] * count + np.arange(count)
+        copies_BM[members] = np.take_along_axis(order_GK, columns_GM, axis=1)
+    return copies_BM
 
 
 @torch.no_grad()
@@ -175,6 +193,7 @@ def measures(energies: ContrastEnergies) -> dict[str, Tensor]:
     real_right_B, noise_right_B = (real_B < 0).to(real_B.dtype), (noise_BK > 0).to(real_B.dtype).mean(-1)
     return {
         "accuracy": (real_right_B + noise_right_B) / 2,
+        "precision_at_1": precision_at_1(real_B, noise_BK),
         "real_accuracy": real_right_B,
         "generated_accuracy": noise_right_B,
         "real_loss": softplus(real_B),  # the two parts of the logistic loss, whatever the objective

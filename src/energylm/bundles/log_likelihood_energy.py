@@ -1,0 +1,105 @@
+"""A language model read as an energy that tells real from machine text, with a folder of its own.
+
+    E(x) = s · (mean log P_LM(x_t | x_<t) − θ)          `energies.log_likelihood`; s and θ from `fitted`
+
+It stands where an `EnergyModel` stands in discrimination: it reads the language model's own ids or text, and E > 0 says
+machine. It is no residual energy: a joint model of a language model and its own likelihood is that model, sharpened.
+Every token counts, context and continuation alike; the first one too, where the model has a start token.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from energylm.bundles import energy_model
+from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.model_folder import new_model_folder, read_manifest, write_manifest
+from energylm.config.energy import TOKENS, Reads
+from energylm.energies.log_likelihood import LikelihoodRule, fit_rule
+from energylm.errors import DataError, ModelError
+
+KIND = "log-likelihood-energy"
+LM_FOLDER = "language_model"
+
+
+class LogLikelihoodEnergy:
+    """`contracts.Energy` that also reads text and folders."""
+
+    reads: Reads = TOKENS
+
+    def __init__(
+        self, lm: LanguageModel, rule: LikelihoodRule | None = None, *, provenance: Mapping[str, Any] | None = None
+    ) -> None:
+        self.lm, self.rule = lm, rule or LikelihoodRule()
+        self.name, self.provenance = f"log-likelihood of {lm.name}", dict(provenance or {})
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return self.lm.tokenizer
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.lm.vocabulary_size
+
+    def fitted(self, real: tuple[Tensor, Tensor], machine: tuple[Tensor, Tensor]) -> Self:
+        """The same with the direction and threshold that tell these texts apart best: (B, T) ids and (B,) lengths of
+        texts that neither training nor any report has seen."""
+        rule = fit_rule(self.mean_log_probs(*real), self.mean_log_probs(*machine))
+        return type(self)(self.lm, rule, provenance=self.provenance)
+
+    def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B,) energies of right-padded sequences of the language model's own token ids."""
+        return self.rule(self.mean_log_probs(tokens_BT, lengths_B))
+
+    def text_energies(self, texts: Sequence[str]) -> Tensor:
+        """(B,) energies of texts."""
+        return self.energies(*self.encode_texts(texts))
+
+    def encode_texts(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The right-padded ids (B, T) and lengths (B,) that `text_energies` reads."""
+        rows = [torch.tensor(self.lm.encode(text), dtype=torch.int64) for text in texts]
+        if not rows:
+            return torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
+
+    def mean_log_probs(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B,) nats a token."""
+        given = 0 if self.lm.model.start_token_id is not None else 1  # without a start token the first has no context
+        if len(lengths_B) and int(lengths_B.min()) <= given:
+            raise DataError(
+                f"a text of {int(lengths_B.min())} tokens came, but {self.lm.name} gives a likelihood from "
+                f"{given + 1} on; leave it out"
+            )
+        log_prob_BT = self.lm.token_log_probs(tokens_BT, lengths_B, first=given).double()
+        return log_prob_BT.sum(1) / (lengths_B.to(log_prob_BT.device) - given)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write language model and rule; the folder appears whole or not at all."""
+        facts = {"name": self.name, "sign": self.rule.sign, "threshold": self.rule.threshold}
+        with new_model_folder(folder) as temporary:
+            self.lm.save_pretrained(temporary / LM_FOLDER)
+            write_manifest(temporary, kind=KIND, facts=facts, provenance=self.provenance)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
+        """The energy that `save_pretrained` wrote."""
+        folder = Path(folder).expanduser()
+        manifest = read_manifest(folder)
+        if manifest.get("kind") != KIND:
+            raise ModelError(f"{folder} holds no log-likelihood energy; give a folder that save_pretrained wrote")
+        rule = LikelihoodRule(sign=manifest["sign"], threshold=manifest["threshold"])
+        lm = LanguageModel.from_pretrained(folder / LM_FOLDER, device=device)
+        return cls(lm, rule, provenance=manifest["provenance"])
+
+
+def load_energy(folder: str | Path, *, device: torch.device | str | None = None) -> EnergyModel | LogLikelihoodEnergy:
+    """Whatever energy lies in `folder`."""
+    place = Path(folder).expanduser()
+    kind = read_manifest(place).get("kind", energy_model.KIND) if place.is_dir() else energy_model.KIND
+    loader = LogLikelihoodEnergy if kind == KIND else EnergyModel
+    return loader.from_pretrained(folder, device=device)
