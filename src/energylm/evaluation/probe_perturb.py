@@ -1,0 +1,208 @@
+"""What one change at each position does to an energy and to a language model's negative log-likelihood.
+
+    ΔE_p = mean over texts of E(text changed at p) − E(text)              likewise ΔNLL_p, in nats of the whole text
+
+Every text is compared with itself, so what texts differ in cancels; errors are standard errors over texts. The *ends*
+are the tokens that negatives had generated in training, the *middle* what was always real.
+
+Relations  Bakhtin et al. 2019, §5.6 and fig. 2; `numerics.perturbations` makes the copies.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from energylm.evaluation.plots import LinePlot, Series
+from energylm.evaluation.report import Numbers, Plot, Section, Text
+from energylm.evaluation.tables import Table
+
+
+@dataclass(frozen=True)
+class Change:
+    """Against the unchanged texts; means over texts and positions, errors over texts."""
+
+    mean: float
+    standard_error: float
+    raised: float  # fraction of texts whose mean over positions went up
+    ends: float  # mean absolute change at the ends
+    middle: float
+    by_position: tuple[float, ...]  # mean over texts
+    error_by_position: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Of one kind of perturbation; `words` says what was put where."""
+
+    words: str
+    energy: Change
+    nll: Change
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Whole texts in place of the real ones: random tokens, or the same tokens in random order."""
+
+    words: str
+    energy: float  # mean over texts
+    energy_change: float  # against the real texts
+    energy_error: float
+    below_real: float  # fraction of them with a lower energy than the real text they replace
+    nll: float
+    nll_change: float
+    nll_error: float
+
+
+@dataclass(frozen=True)
+class Perturbed:
+    texts: int
+    length: int
+    end_tokens: int
+    energy: float  # mean of the real texts
+    nll: float
+    effects: dict[str, Effect]
+    random: dict[str, Replacement]
+    convention: str
+
+    @property
+    def table(self) -> Table:
+        rows = [
+            [effect.words, on.mean, on.standard_error, on.ends, on.middle, effect.nll.mean, effect.nll.standard_error]
+            for effect in self.effects.values()
+            for on in [effect.energy]
+        ]
+        columns = ["change", "energy change", "± energy", "|change| at the ends", "|change| in the middle"]
+        return Table([*columns, "nll change", "± nll"], rows, convention=self.convention)
+
+    @property
+    def random_table(self) -> Table:
+        real = ["real text", self.energy, 0.0, None, None, self.nll, 0.0]
+        rows = [
+            [one.words, one.energy, one.energy_change, one.energy_error, one.below_real, one.nll, one.nll_change]
+            for one in self.random.values()
+        ]
+        columns = ["text", "energy", "against real", "± energy", "lower energy than real", "nll", "nll against real"]
+        return Table(columns, [real, *rows], convention=self.convention)
+
+    def to_json(self) -> dict[str, Any]:
+        """Paths for recipes: `entity.energy.mean`, `swap.nll.by_position` (from the baseline on), `random.energy` …"""
+        lists = {
+            name: {
+                "words": effect.words,
+                "positions": list(range(1, len(effect.energy.by_position) + 1)),
+                "energy": _change_json(effect.energy, self.energy),
+                "nll": _change_json(effect.nll, self.nll),
+            }
+            for name, effect in self.effects.items()
+        }
+        ends = [1, self.length]
+        return {
+            "texts": self.texts,
+            "length": self.length,
+            "end_tokens": self.end_tokens,
+            "real": {"energy": self.energy, "nll": self.nll},
+            "baseline": {"positions": ends, "energy": [self.energy] * 2, "nll": [self.nll] * 2},
+            **lists,
+            **{name: asdict(found) for name, found in self.random.items()},
+            "rows": self.table.records(),
+            "random_rows": self.random_table.records(),
+            "convention": self.convention,
+        }
+
+
+def perturbed(
+    energy_B: Tensor,
+    nll_B: Tensor,
+    effects: Mapping[str, tuple[str, Tensor, Tensor]],
+    random: Mapping[str, tuple[str, Tensor, Tensor]],
+    *,
+    length: int,
+    end_tokens: int,
+    convention: str,
+) -> Perturbed:
+    """From energies and negative log-likelihoods of B real texts, (B, P) of their changed copies by name, and (B,) of
+    the texts that replace them."""
+    return Perturbed(
+        texts=len(energy_B),
+        length=length,
+        end_tokens=end_tokens,
+        energy=float(energy_B.mean()),
+        nll=float(nll_B.mean()),
+        effects={
+            name: Effect(words, _change(energy_BP, energy_B, end_tokens), _change(nll_BP, nll_B, end_tokens))
+            for name, (words, energy_BP, nll_BP) in effects.items()
+        },
+        random={
+            name: _replacement(words, other_B - energy_B, other_nll_B - nll_B, energy_B, nll_B)
+            for name, (words, other_B, other_nll_B) in random.items()
+        },
+        convention=convention,
+    )
+
+
+def perturbed_sections(found: Perturbed, *, about: str) -> list[Section]:
+    return [
+        Text("What this is", about),
+        Numbers("Changes", found.table),
+        _plot(found, "energy", "Energy by position of the change", "energy (lower = likelier)"),
+        _plot(found, "nll", "Negative log-likelihood by position of the change", "nats of the whole text"),
+        Numbers("Random text", found.random_table),
+    ]
+
+
+def _plot(found: Perturbed, what: str, title: str, y_label: str) -> Plot:
+    level = getattr(found, what)
+    lines = [Series("unchanged", [1, found.length], [level, level])]
+    for effect in found.effects.values():
+        by_position = getattr(effect, what).by_position
+        lines.append(Series(effect.words, range(1, len(by_position) + 1), [level + change for change in by_position]))
+    means = "; ".join(f"{effect.words}: {getattr(effect, what).mean:+.3g}" for effect in found.effects.values())
+    alt = f"Mean of {found.texts} texts that are changed at one position, against {level:.3g} unchanged. {means}."
+    return Plot(title, LinePlot(lines, x_label="position of the change", y_label=y_label), alt=alt)
+
+
+def _change(values_BP: Tensor, base_B: Tensor, end_tokens: int) -> Change:
+    change_BP = values_BP.double() - base_B.double()[:, None]
+    mean_B, positions = change_BP.mean(1), change_BP.shape[1]
+    is_end_P = torch.arange(positions)
+    is_end_P = (is_end_P < end_tokens) | (is_end_P >= positions - end_tokens)
+    absolute_P = change_BP.abs().mean(0)
+    return Change(
+        mean=float(mean_B.mean()),
+        standard_error=_standard_error(mean_B),
+        raised=float((mean_B > 0).double().mean()),
+        ends=float(absolute_P[is_end_P].mean()),
+        middle=float(absolute_P[~is_end_P].mean()),
+        by_position=tuple(change_BP.mean(0).tolist()),
+        error_by_position=tuple((change_BP.std(0) / math.sqrt(len(change_BP))).tolist()),
+    )
+
+
+def _replacement(words: str, change_B: Tensor, nll_change_B: Tensor, energy_B: Tensor, nll_B: Tensor) -> Replacement:
+    return Replacement(
+        words=words,
+        energy=float((energy_B + change_B).mean()),
+        energy_change=float(change_B.mean()),
+        energy_error=_standard_error(change_B),
+        below_real=float((change_B < 0).double().mean()),
+        nll=float((nll_B + nll_change_B).mean()),
+        nll_change=float(nll_change_B.mean()),
+        nll_error=_standard_error(nll_change_B),
+    )
+
+
+def _standard_error(values_B: Tensor) -> float:
+    return float(values_B.double().std()) / math.sqrt(len(values_B))
+
+
+def _change_json(change: Change, level: float) -> dict[str, Any]:
+    lists: dict[str, Sequence[float]] = {
+        "by_position": change.by_position,
+        "error_by_position": change.error_by_position,
+        "level_by_position": [level + value for value in change.by_position],
+    }
+    return asdict(change) | {name: list(values) for name, values in lists.items()}

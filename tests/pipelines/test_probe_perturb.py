@@ -1,0 +1,161 @@
+"""`energylm probe perturb` as a function: every number against copies made and scored one by one; the words put in."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from energylm import EnergyModel, LanguageModel
+from energylm.config.probe import PerturbConfig
+from energylm.data.common_words import commonest_name, commonest_word
+from energylm.data.corpus import Corpus
+from energylm.data.tokenizer import train_tokenizer
+from energylm.data.writable_tokens import special_ids, writable_tokens
+from energylm.errors import ConfigError, DataError, ModelError
+from energylm.evaluation.probe_perturb import perturbed
+from energylm.pipelines import probe_perturb
+from energylm.pipelines.probe_perturb import plan_perturb, run_perturb
+
+SIZES = {"length": 9, "texts": 5, "ends": 2, "split": "train", "entity": " a"}  # the made-up texts have no names
+
+
+@pytest.fixture
+def config(model_folder, energy_folder, corpus_folder):
+    def make(**changes):
+        paths = {"language_model": str(model_folder), "energy": str(energy_folder), "source": str(corpus_folder)}
+        return PerturbConfig.checked(paths | SIZES | changes)
+
+    return make
+
+
+def copies_one_by_one(tokens, kind, token):
+    for place in range(len(tokens) - (kind == "swap")):
+        copy = list(tokens)
+        if kind == "swap":
+            copy[place], copy[place + 1] = copy[place + 1], copy[place]
+        else:
+            copy[place] = token
+        yield copy
+
+
+def test_every_number_equals_a_loop_over_texts_and_positions(config, model_folder, energy_folder, monkeypatch):
+    monkeypatch.setattr(probe_perturb, "ROWS_AT_ONCE", 2 * 9)  # two texts at a time: groups are joined in order
+    chosen = config()
+    found = run_perturb(chosen).found
+    lm, energy = LanguageModel.from_pretrained(model_folder), EnergyModel.from_pretrained(energy_folder)
+    texts = probe_perturb.load_windows(probe_perturb._windows(chosen), lm)
+    put_in = {
+        name: lm.encode(f" {found.effects[name].words.split('“')[1].split('”')[0]}")[0] for name in ("entity", "common")
+    }
+
+    def energies(sequences):
+        return [float(energy.energies(torch.tensor([row]), torch.tensor([len(row)]))[0]) for row in sequences]
+
+    def nlls(sequences):
+        return [-lm.score([row])[0].log_prob for row in sequences]
+
+    for name, effect in found.effects.items():
+        for measure, measured in ((energies, effect.energy), (nlls, effect.nll)):
+            changes = torch.tensor(
+                [
+                    [value - measure([text])[0] for value in measure(copies_one_by_one(text, name, put_in.get(name)))]
+                    for text in texts
+                ]
+            )
+            assert measured.by_position == pytest.approx(changes.mean(0).tolist(), rel=1e-3, abs=1e-4)
+            assert measured.mean == pytest.approx(float(changes.mean()), rel=1e-3, abs=1e-4)
+            own = changes.mean(1)
+            assert measured.standard_error == pytest.approx(float(own.std() / math.sqrt(5)), rel=1e-3, abs=1e-4)
+            ends = [0, 1, -1, -2]
+            assert measured.ends == pytest.approx(float(changes[:, ends].abs().mean()), rel=1e-3, abs=1e-4)
+            assert measured.middle == pytest.approx(float(changes[:, 2:-2].abs().mean()), rel=1e-3, abs=1e-4)
+            assert measured.mean != pytest.approx(-measured.mean, rel=1e-2), "teeth: a sign turned round would be seen"
+    assert found.energy == pytest.approx(sum(energies(texts)) / 5, rel=1e-4)
+    assert found.nll == pytest.approx(sum(nlls(texts)) / 5, rel=1e-4)
+
+
+def test_random_texts_are_new_and_shuffled_ones_hold_the_same_tokens(config, model_folder):
+    chosen, lm = config(), LanguageModel.from_pretrained(model_folder)
+    tokens = torch.tensor(probe_perturb.load_windows(probe_perturb._windows(chosen), lm))
+    texts = probe_perturb._random(chosen, lm, tokens)
+    again = probe_perturb._random(chosen, lm, tokens)
+    other = probe_perturb._random(config(seed=1), lm, tokens)
+    for name in ("random", "shuffled"):
+        assert torch.equal(texts[name][1], again[name][1]) and not torch.equal(texts[name][1], other[name][1])
+    assert torch.equal(texts["shuffled"][1].sort(1)[0], tokens.sort(1)[0])
+    assert not torch.equal(texts["shuffled"][1], tokens)
+    assert not set(texts["random"][1].flatten().tolist()) & special_ids(lm.tokenizer)
+
+
+def test_the_numbers_by_hand():
+    """Two texts with energies 1 and 3, three positions; changes (1, 0, −4) and (3, 2, −8): means 2, 1, −6."""
+    energy_B = torch.tensor([1.0, 3.0])
+    changed_BP = energy_B[:, None] + torch.tensor([[1.0, 0.0, -4.0], [3.0, 2.0, -8.0]])
+    random_B = torch.tensor([0.0, 5.0])
+    found = perturbed(
+        energy_B, energy_B, {"a": ("A", changed_BP, changed_BP)}, {"r": ("R", random_B, random_B)},
+        length=3, end_tokens=1, convention="",
+    )  # fmt: skip
+    change = found.effects["a"].energy
+    assert change.by_position == (2.0, 1.0, -6.0) and change.mean == -1.0 and change.raised == 0.0
+    assert change.standard_error == pytest.approx(0.0) and change.error_by_position == pytest.approx((1.0, 1.0, 2.0))
+    assert (change.ends, change.middle) == (4.0, 1.0)  # (2 + 6) / 2 and (0 + 2) / 2, absolute
+    replaced = found.random["r"]
+    assert (replaced.energy, replaced.energy_change, replaced.below_real) == (2.5, 0.5, 0.5)
+    assert found.to_json()["a"]["energy"]["level_by_position"] == [4.0, 3.0, -4.0]
+
+
+def test_the_commonest_word_and_name_are_counted():
+    """“The” and “John” are capitalised; “the” is commoner than “The”, “john” is rarer than “John”."""
+    texts = ["see the cat and the dog with the John Smith. The John saw the john. And John and Mary"] * 20
+    tokenizer = train_tokenizer(texts, vocabulary_size=400)
+    counts = np.bincount(tokenizer(texts[0])["input_ids"], minlength=len(tokenizer))
+    assert tokenizer.decode([commonest_word(tokenizer, counts)]) == " the"
+    assert tokenizer.decode([commonest_name(tokenizer, counts)]) == " John"
+    counts[tokenizer.encode(" john")[0]] = 9  # teeth: now “john” is the commoner
+    assert tokenizer.decode([commonest_name(tokenizer, counts)]) != " John"
+    with pytest.raises(DataError, match="no token of these texts is a whole name"):
+        commonest_name(tokenizer, 0 * counts)
+
+
+def test_what_may_be_written_has_a_text_of_its_own(corpus_folder):
+    tokenizer = Corpus.open(corpus_folder).tokenizer
+    writable = writable_tokens(tokenizer, len(tokenizer) + 3)
+    assert not writable[:5].any() and not writable[-3:].any(), "special tokens, and rows that round the table up"
+    assert all("�" not in tokenizer.decode([number]) for number in writable.nonzero()[:, 0].tolist())
+    fragments = [number for number in range(5, len(tokenizer)) if not writable[number]]
+    assert fragments and all("�" in tokenizer.decode([number]) for number in fragments)
+
+
+def test_a_report_and_json(config, tmp_path):
+    run = run_perturb(config(), output=tmp_path / "report")
+    assert {path.name for path in run.report.parent.glob("*.png")} == {
+        "energy-by-position-of-the-change.png",
+        "negative-log-likelihood-by-position-of-the-change.png",
+    }
+    kept = json.loads(json.dumps(run.to_json()))
+    assert kept["entity"]["positions"] == list(range(1, 10)) and kept["swap"]["positions"] == list(range(1, 9))
+    assert len(kept["random_rows"]) == 3 and kept["random"]["nll"] > 0
+    assert kept["baseline"]["energy"] == [run.found.energy] * 2
+
+
+def test_words_may_be_named_and_must_be_one_token(config):
+    assert "“the” (name)" in run_perturb(config(entity=" the", texts=2)).found.effects["entity"].words
+    with pytest.raises(ConfigError, match=r"entity: ' Johannisburg' is \d+ tokens"):
+        run_perturb(config(entity=" Johannisburg"))
+
+
+def test_a_plan_loads_no_model(config, monkeypatch):
+    monkeypatch.setattr(LanguageModel, "from_pretrained", None)
+    assert "at every position, 3 ways (130 copies)" in plan_perturb(config())
+
+
+def test_mistakes_are_named(config, model_folder):
+    with pytest.raises(ConfigError, match="leave no middle of 9"):
+        config(ends=5)
+    with pytest.raises(DataError, match=r"nothing\.txt does not exist"):
+        run_perturb(config(source="nothing.txt"))
+    with pytest.raises(ModelError, match="holds no energy"):
+        run_perturb(config(energy=str(model_folder)))
