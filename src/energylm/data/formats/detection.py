@@ -1,12 +1,14 @@
 """Human or machine: JSON `{original: […], sampled: […]}` (a machine's beside each human's), or texts in JSON Lines."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from energylm.data.readers.jsonl import json_records, text_field
+from energylm.data.readers.utf8 import decoded_blocks
 from energylm.errors import DataError
-from energylm.files import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class DetectionPair:
 
 
 def read_detection_pairs(path: Path | str) -> list[DetectionPair]:
-    table = read_json(path)
+    table = _json(Path(path))
     columns = []
     for name in ("original", "sampled"):
         column = table.get(name) if isinstance(table, dict) else None
@@ -35,3 +37,12 @@ def read_texts(path: Path | str, *, field: str = "text") -> Iterator[str]:
     """The texts of a JSON Lines file, all by one kind of writer; the file's name says which."""
     for number, record in json_records(Path(path)):
         yield text_field(record, field, place=f"{path} line {number}")
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads("".join(decoded_blocks(path)))
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path} is not JSON ({error.msg} at line {error.lineno}); a JSON object a line belongs into a .jsonl file"
+        ) from None

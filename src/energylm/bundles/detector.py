@@ -1,0 +1,197 @@
+"""Human or machine: an energy that reads long texts in blocks, with a calibration that knows its limits.
+
+    score(text) = (1/M) Σ_m E(block m)                           bakhtin2019 §5.4: mean prediction over blocks
+    machine        score above the threshold for the asked false-positive rate
+    human          below it, and machine is not the likelier
+    abstains       too short for what it was calibrated on; not calibrated; likelier machine but below the threshold
+
+The probability holds for a text that is as likely a person's as a machine's beforehand. Where machine text is rarer,
+the odds must be multiplied by the prior odds.
+
+Relations  `energy_model` is the energy below, `detector_calibration` the calibration, `data.text_blocks` the blocks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from energylm.bundles.detector_calibration import DetectorCalibration
+from energylm.bundles.detector_results import BlockScore, Detection, Verdict, logistic
+from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.model_folder import MANIFEST, read_manifest
+from energylm.bundles.weights_identity import weights_sha256
+from energylm.config.detect import BlockConfig
+from energylm.config.energy import TEXT
+from energylm.data.text_blocks import BlockReader, EncodedText, block_starts
+from energylm.data.text_overlap import SeenTexts
+from energylm.errors import ModelError
+from energylm.files import atomic_file, read_json, sha256_of_file, write_json
+
+CALIBRATION_FILE, SEEN_FILE = "calibration.json", "training_texts.sketch"
+BLOCKS_AT_ONCE = 4096  # rows that lie in memory at a time, sorted by length among themselves
+
+
+class Detector:
+    """`energylm.Detector`. A plain energy of text is one too, but abstains until it is calibrated."""
+
+    def __init__(
+        self,
+        energy: EnergyModel,
+        *,
+        blocks: BlockConfig | None = None,
+        calibration: DetectorCalibration | None = None,
+        seen: SeenTexts | None = None,
+    ) -> None:
+        self.energy, self.calibration, self.seen = energy, calibration, seen
+        self.blocks = blocks or BlockConfig()
+        self.reader = BlockReader(energy.tokenizer, self.blocks, special_tokens=energy.reads == TEXT)
+        self.reader.check(name=energy.name, max_tokens=energy.network.max_tokens)
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | Path, *, blocks: BlockConfig | None = None, device: torch.device | str | None = None
+    ) -> Self:
+        """The detector in `folder`, or a plain energy as one. `blocks` can only be given for the latter."""
+        folder = Path(folder).expanduser()
+        if not (folder / MANIFEST).exists() and (folder / "model" / MANIFEST).is_file():
+            raise ModelError(f"{folder} is the folder of a training run; give its detector, {folder / 'model'}")
+        energy = EnergyModel.from_pretrained(folder, device=device)
+        facts: dict[str, Any] = read_manifest(folder).get("detector", {})
+        if not facts:
+            return cls(energy, blocks=blocks)
+        trained_on = BlockConfig.checked(facts["blocks"], origin=f"{folder / MANIFEST}")
+        if blocks not in (None, trained_on):
+            raise ModelError(
+                f"{folder} reads blocks of {trained_on.tokens} tokens by {trained_on.stride}, as it was trained; "
+                "leave the blocks out"
+            )
+        return cls(energy, blocks=trained_on, calibration=_calibration(folder, facts), seen=_seen(folder, facts))
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """The energy's folder, with calibration and sketch of the training texts beside it."""
+        folder = Path(folder).expanduser()
+        self.energy.save_pretrained(folder)
+        files = {}
+        if self.seen is not None:
+            with atomic_file(folder / SEEN_FILE) as temporary:
+                save_file({"hashes": torch.from_numpy(self.seen.hashes.view(np.int64).copy())}, temporary)
+            files["seen_sha256"] = sha256_of_file(folder / SEEN_FILE)
+        _note(folder, {"blocks": self.blocks.model_dump(), **files})
+        if self.calibration is not None:
+            self.save_calibration(folder, self.calibration)
+
+    def save_calibration(self, folder: str | Path, calibration: DetectorCalibration) -> DetectorCalibration:
+        """Put a calibration into the folder this detector came from, and return it tied to the folder's weights."""
+        folder = Path(folder).expanduser()
+        self.calibration = replace(calibration, weights_sha256=weights_sha256(folder))
+        write_json(folder / CALIBRATION_FILE, self.calibration.to_json())
+        facts = read_json(folder / MANIFEST).get("detector", {"blocks": self.blocks.model_dump()})
+        _note(folder, facts | {"calibration_sha256": sha256_of_file(folder / CALIBRATION_FILE)})
+        return self.calibration
+
+    def predict(self, texts: Sequence[str], *, max_tokens: int | None = None) -> list[Detection]:
+        """A detection for each text, in order. `max_tokens`: read no more than so many tokens from the beginning."""
+        encoded = self.reader.encode(texts)
+        read = [text if max_tokens is None else text.cut(0, max_tokens) for text in encoded]
+        scored = self.block_scores(read)
+        return [
+            self._judged(part, scores, tokens=len(whole))
+            for whole, part, scores in zip(encoded, read, scored, strict=True)
+        ]
+
+    def scores(self, encoded: Sequence[EncodedText]) -> NDArray[np.float64]:
+        """(N,) the score of each text: the mean over its blocks; NaN for one without tokens."""
+        return np.array([scores.mean() if len(scores) else np.nan for scores in self.block_scores(encoded)])
+
+    def log_odds(self, scores_N: NDArray[np.float64], tokens_N: Sequence[int]) -> NDArray[np.float64]:
+        """(N,) calibrated log-odds of scores of texts of so many tokens; the scores where nothing is calibrated."""
+        if self.calibration is None:
+            return scores_N
+        spans = [self.calibration.at(tokens) for tokens in tokens_N]
+        return np.array([span.log_odds(score) for span, score in zip(spans, scores_N, strict=True)])
+
+    def block_scores(self, encoded: Sequence[EncodedText]) -> list[NDArray[np.float64]]:
+        """The scores of the blocks of each text. Blocks of all texts travel together, by length."""
+        of_texts = [self.reader.pieces(text) for text in encoded]
+        pieces = [piece for one in of_texts for piece in one]
+        parts = [
+            self.energy.energies(*self.reader.rows(pieces[first : first + BLOCKS_AT_ONCE])).double().cpu().numpy()
+            for first in range(0, len(pieces), BLOCKS_AT_ONCE)
+        ]
+        ends = np.cumsum([0, *map(len, of_texts)])
+        flat = np.concatenate([np.zeros(0), *parts])
+        return [flat[start:end] for start, end in pairwise(ends.tolist())]
+
+    def _judged(self, text: EncodedText, scores: NDArray[np.float64], *, tokens: int) -> Detection:
+        starts = block_starts(len(text), self.blocks)
+        last = np.minimum(starts + self.blocks.tokens, len(text)) - 1
+        blocks = tuple(
+            BlockScore(int(text.offsets[first, 0]), int(text.offsets[end, 1]), float(score))
+            for first, end, score in zip(starts, last, scores, strict=True)
+        )
+        score = float(scores.mean()) if len(scores) else None
+        log_odds = probability = threshold = None
+        if score is not None:
+            log_odds = float(self.log_odds(np.array([score]), [len(text)])[0])
+            if self.calibration is not None:
+                probability, threshold = logistic(log_odds), self.calibration.at(len(text)).threshold
+        verdict, reason = self._verdict(len(text), score, probability, threshold)
+        if verdict == "abstains" and probability is not None and len(text) < self.calibration.shortest:
+            probability = threshold = None  # it would look like knowledge
+        return Detection(verdict, reason, score, log_odds, probability, threshold, len(text), tokens, blocks)
+
+    def _verdict(
+        self, tokens: int, score: float | None, probability: float | None, threshold: float | None
+    ) -> tuple[Verdict, str]:
+        if score is None:
+            return "abstains", "the text is empty"
+        if self.calibration is None or threshold is None or probability is None:
+            return "abstains", "the energy is not calibrated; run `energylm detect calibrate`"
+        if tokens < self.calibration.shortest:
+            return (
+                "abstains",
+                f"{tokens} tokens are fewer than the {self.calibration.shortest} it was calibrated for",
+            )
+        rate = f"the threshold for {self.calibration.asked_rate:.3g} false positives"
+        if score > threshold:
+            return "machine", f"above {rate}"
+        if probability > 0.5:
+            return "abstains", f"undecided: machine is the likelier, but the score is below {rate}"
+        return "human", f"below {rate}, and human is the likelier"
+
+
+def _note(folder: Path, facts: dict[str, Any]) -> None:
+    """Write what makes an energy a detector into the folder's manifest."""
+    write_json(folder / MANIFEST, read_json(folder / MANIFEST) | {"detector": facts})
+
+
+def _calibration(folder: Path, facts: dict[str, Any]) -> DetectorCalibration | None:
+    if "calibration_sha256" not in facts:
+        return None
+    file = _checked(folder / CALIBRATION_FILE, facts["calibration_sha256"])
+    found = DetectorCalibration.from_json(read_json(file), origin=str(file))
+    if found.weights_sha256 != weights_sha256(folder):
+        raise ModelError(f"{file} belongs to other weights; calibrate this detector with `energylm detect calibrate`")
+    return found
+
+
+def _seen(folder: Path, facts: dict[str, Any]) -> SeenTexts | None:
+    if "seen_sha256" not in facts:
+        return None
+    hashes = load_file(_checked(folder / SEEN_FILE, facts["seen_sha256"]))["hashes"]
+    return SeenTexts(hashes.numpy().view(np.uint64))
+
+
+def _checked(file: Path, expected: str) -> Path:
+    if not file.is_file():
+        raise ModelError(f"{file} is missing; copy the whole folder, or calibrate and train again")
+    if sha256_of_file(file) != expected:
+        raise ModelError(f"{file} is damaged (its SHA-256 is not the one in {MANIFEST}); make it again")
+    return file

@@ -1,0 +1,228 @@
+"""Labelled texts for detectors: which text is a person's, which a machine's, from files of several kinds.
+
+    .jsonl, .ndjson    an object a line, its field `text`: one kind of writer a file (GPT-2 output data, Ghostbuster)
+    .json              {original: […], sampled: […]}: both kinds of writer (Fast-DetectGPT)
+    .txt, .text, .md   the file is a text, or each of its lines (format `lines`)
+    a folder           all such files in it, in the order of their names
+
+Empty texts and duplicates are left out, and so are texts that stand in both classes; all are counted and said. Texts
+that begin alike (an original and the sample that continues its beginning, one article cut at two places) fall into
+the same part of every split, so that none is trained on and tested on.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from energylm.config.detect import DetectionSources, TextFormat
+from energylm.data.formats.detection import read_detection_pairs, read_texts
+from energylm.data.readers.utf8 import decoded_blocks, decoded_lines
+from energylm.data.splits import Split, split_of
+from energylm.errors import DataError
+
+Label = Literal["human", "machine"]
+HUMAN: Label = "human"
+MACHINE: Label = "machine"
+GROUP_WORDS = 12  # samples of the usual data sets repeat about 20 words of their original
+MOST_CONTRADICTIONS = 0.1  # of the smaller class: beyond, the labels of the files are mixed up
+
+_ENDINGS: dict[str, TextFormat] = {
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+_PAIRS = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledText:
+    text: str
+    label: Label
+    source: str  # the file as the user named it, without its folder
+    name: str  # the file and the place in it
+
+    @property
+    def group(self) -> str:
+        """What texts that belong together share: their first words."""
+        return " ".join(self.text.lower().split()[:GROUP_WORDS])
+
+
+@dataclass(frozen=True)
+class DetectionData:
+    """Texts of both classes (or of one: `require_both` refuses that), and what was left out on the way."""
+
+    texts: tuple[LabelledText, ...]
+    left_out: dict[str, int] = field(default_factory=dict)  # why -> how many
+
+    def of(self, label: Label) -> list[LabelledText]:
+        return [text for text in self.texts if text.label == label]
+
+    @property
+    def human(self) -> list[LabelledText]:
+        return self.of(HUMAN)
+
+    @property
+    def machine(self) -> list[LabelledText]:
+        return self.of(MACHINE)
+
+    def describe(self) -> str:
+        said = f"{len(self.human):,} human and {len(self.machine):,} machine texts"
+        reasons = [f"{count:,} {why}" for why, count in self.left_out.items() if count]
+        return said + (f"; left out: {', '.join(reasons)}" if reasons else "")
+
+    def require_both(self, purpose: str) -> None:
+        """Refuse one class only: nothing can be told apart then."""
+        for label, texts, option in ((HUMAN, self.human, "--human"), (MACHINE, self.machine, "--machine")):
+            if not texts:
+                raise DataError(
+                    f"one class only: {purpose} needs human and machine texts, but there is no {label} text; "
+                    f"add {option} PATH (a file {{original, sampled}} counts as both with --pairs)"
+                )
+
+    def split(self, *, valid_fraction: float, test_fraction: float, purpose: int) -> dict[Split, "DetectionData"]:
+        """Three parts by a hash of the texts' beginnings; `purpose` names a hash of its own."""
+        parts: dict[Split, list[LabelledText]] = {"train": [], "valid": [], "test": []}
+        for text in self.texts:
+            split = split_of(text.group, valid_fraction=valid_fraction, test_fraction=test_fraction, seed=purpose)
+            parts[split].append(text)
+        return {name: DetectionData(tuple(part)) for name, part in parts.items()}
+
+
+def read_detection(sources: DetectionSources) -> DetectionData:
+    """All texts that `sources` names; files that cannot be read are errors that name file and place."""
+    if sources.is_empty:
+        raise DataError("no texts were named; give --human PATH and --machine PATH, or --pairs PATH for a file of both")
+    found = [
+        text
+        for label, paths in (
+            (HUMAN, (*sources.human, *sources.pairs)),
+            (MACHINE, (*sources.machine, *sources.pairs)),
+        )
+        for path in paths
+        for text in spread(
+            list(_path(Path(path).expanduser(), label, sources, both=path in sources.pairs)), sources.limit
+        )
+    ]
+    data = _cleaned(found)
+    if sources.part == "all":
+        return data
+    parts = data.split(valid_fraction=0.0, test_fraction=sources.test_fraction, purpose=0)
+    return DetectionData(parts[sources.part].texts, data.left_out)
+
+
+def read_unlabelled(
+    sources: Sequence[Path | str], *, form: TextFormat = "auto", field: str = "text"
+) -> Iterator[tuple[str, str]]:
+    """(name, text) of texts whose writer is unknown, from the same kinds of files; of pairs, first all originals."""
+    wanted = DetectionSources(format=form, field=field)
+    for source in sources:
+        path = Path(source).expanduser()
+        is_pairs = path.suffix.lower() == _PAIRS
+        for label in (HUMAN, MACHINE) if is_pairs else (HUMAN,):
+            for text in _path(path, label, wanted, both=is_pairs):
+                yield (
+                    (f"{text.name} {'original' if label == HUMAN else 'sampled'}" if is_pairs else text.name),
+                    text.text,
+                )
+
+
+def _path(path: Path, label: Label, sources: DetectionSources, *, both: bool) -> Iterator[LabelledText]:
+    if path.is_dir():
+        files = [file for file in sorted(path.rglob("*")) if file.is_file() and _form(file, sources) is not None]
+        if not files:
+            endings = ", ".join((*_ENDINGS, _PAIRS))
+            raise DataError(f"folder {path} holds no file ending in {endings}; rename the files, or name one")
+        for file in files:
+            yield from _file(file, file.relative_to(path.parent).as_posix(), label, sources, both=both)
+    elif not path.exists():
+        raise DataError(f"{path} does not exist; give a file or a folder of {label} text")
+    else:
+        yield from _file(path, path.name, label, sources, both=both)
+
+
+def _form(path: Path, sources: DetectionSources) -> str | None:
+    suffix = path.suffix.lower()
+    if suffix == _PAIRS:
+        return _PAIRS
+    form = _ENDINGS.get(suffix)
+    return sources.format if sources.format != "auto" and form is not None else form
+
+
+def _file(path: Path, source: str, label: Label, sources: DetectionSources, *, both: bool) -> Iterator[LabelledText]:
+    form = _form(path, sources) or (sources.format if sources.format != "auto" else None)
+    if both and form != _PAIRS:
+        raise DataError(
+            f"{path} is no file of pairs (.json with original and sampled); give it as --human or --machine"
+        )
+    for place, text in _texts(path, form, label, sources):
+        name = f"{source}:{place}" if place else source
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            broken = ord(error.object[error.start])
+            raise DataError(f"{name}: U+{broken:04X} is half a character, not text; mend its escapes") from None
+        yield LabelledText(text, label, source, name)
+
+
+def _texts(path: Path, form: str | None, label: Label, sources: DetectionSources) -> Iterator[tuple[int, str]]:
+    """(place in the file, text); place 0 is the whole file."""
+    match form:
+        case ".json":
+            for number, pair in enumerate(read_detection_pairs(path), start=1):
+                yield number, pair.original if label == HUMAN else pair.sampled
+        case "jsonl":
+            yield from enumerate(read_texts(path, field=sources.field), start=1)
+        case "lines":
+            yield from decoded_lines(path)
+        case "text":
+            yield 0, "".join(decoded_blocks(path))
+        case _:
+            raise DataError(
+                f"{path}: its ending does not say what it is; rename it (.txt, .jsonl, .json), or say --format"
+            )
+
+
+def spread(texts: list[LabelledText], most: int | None) -> list[LabelledText]:
+    """At most so many of the texts, evenly spread over them."""
+    if most is None or len(texts) <= most:
+        return texts
+    return [texts[place] for place in np.linspace(0, len(texts) - 1, most).round().astype(int)]
+
+
+def _cleaned(found: Sequence[LabelledText]) -> DetectionData:
+    """Without empty texts, second copies and texts of both classes."""
+    labels: dict[str, set[Label]] = {}
+    for text in found:
+        labels.setdefault(normalised(text.text), set()).add(text.label)
+    contradictions = {content for content, seen in labels.items() if content and len(seen) > 1}
+    smaller = min(sum(label in seen for seen in labels.values()) for label in (HUMAN, MACHINE))
+    if len(contradictions) > max(1, MOST_CONTRADICTIONS * smaller):
+        first = next(text for text in found if normalised(text.text) in contradictions)
+        raise DataError(
+            f"{len(contradictions):,} texts are labelled human and machine at once, the first is {first.name}; "
+            "the same file was given for both: check --human and --machine"
+        )
+    kept, seen_already, left_out = [], set(), Counter[str]()
+    for text in found:
+        content = normalised(text.text)
+        if not content:
+            left_out["empty"] += 1
+        elif content in contradictions:
+            left_out["labelled human and machine"] += 1
+        elif content in seen_already:
+            left_out["duplicates"] += 1
+        else:
+            seen_already.add(content)
+            kept.append(text)
+    return DetectionData(tuple(kept), dict(left_out))
+
+
+def normalised(text: str) -> str:
+    """Letters without their case, blanks as one space: what makes two texts the same."""
+    return " ".join(text.lower().split())

@@ -1,0 +1,94 @@
+"""Long texts as intersecting blocks of tokens (bakhtin2019 §5.4): every token is in a block, every block is full.
+
+    starts    0, stride, 2·stride, … as long as a block fits, and a last one that ends with the text
+
+A text of at most one block is one block. Blocks carry the special tokens of their encoder, if it has any, and the
+place of their text, so that a score can be shown where it belongs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from energylm.config.detect import BlockConfig
+from energylm.data.tokenizer import plain_encoder
+from energylm.errors import ModelError
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """T tokens without special ones; token t is characters `offsets[t, 0]` to `offsets[t, 1]` of the text."""
+
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def cut(self, start: int, length: int) -> "EncodedText":
+        return EncodedText(self.ids[start : start + length], self.offsets[start : start + length])
+
+
+def block_starts(tokens: int, blocks: BlockConfig) -> NDArray[np.int64]:
+    """The first token of each block of a text of `tokens` tokens; none of an empty text."""
+    if tokens == 0:
+        return np.zeros(0, dtype=np.int64)
+    last = max(tokens - blocks.tokens, 0)
+    count = 1 + -(-last // blocks.stride)
+    return np.minimum(np.arange(count, dtype=np.int64) * blocks.stride, last)
+
+
+class BlockReader:
+    """Text → tokens → padded blocks, with the tokenizer of an encoder. Text that spells a special token stays text."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, blocks: BlockConfig, *, special_tokens: bool) -> None:
+        self.blocks = blocks
+        self._encoder = plain_encoder(tokenizer)
+        self._before, self._after = self._special_tokens() if special_tokens else ([], [])
+
+    @property
+    def row_tokens(self) -> int:
+        """Of a full block with its special tokens: what the encoder must hold."""
+        return len(self._before) + self.blocks.tokens + len(self._after)
+
+    def check(self, *, name: str, max_tokens: int | None) -> None:
+        if max_tokens is not None and self.row_tokens > max_tokens:
+            raise ModelError(
+                f"blocks of {self.blocks.tokens} tokens take {self.row_tokens} with special ones, but {name} holds "
+                f"{max_tokens}; lower blocks.tokens"
+            )
+
+    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
+        encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            EncodedText(np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2))
+            for one in encodings
+        ]
+
+    def pieces(self, text: EncodedText) -> list[NDArray[np.int32]]:
+        """The ids of each of its blocks."""
+        return [text.ids[start : start + self.blocks.tokens] for start in block_starts(len(text), self.blocks).tolist()]
+
+    def rows(self, pieces: Sequence[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
+        """(B, T) ids of pieces of at most one block each, with special tokens, padded with 0; and (B,) lengths."""
+        special = len(self._before) + len(self._after)
+        lengths = np.array([len(piece) + special for piece in pieces], dtype=np.int64)
+        tokens_BT = np.zeros((len(pieces), int(lengths.max(initial=1))), dtype=np.int64)
+        for row, piece in zip(tokens_BT, pieces, strict=True):
+            whole = np.concatenate([self._before, piece, self._after])
+            row[: len(whole)] = whole
+        return torch.from_numpy(tokens_BT), torch.from_numpy(lengths)
+
+    def _special_tokens(self) -> tuple[list[int], list[int]]:
+        """What the encoder puts before and after a text."""
+        plain = self._encoder.encode("a", add_special_tokens=False).ids
+        whole = self._encoder.encode("a", add_special_tokens=True).ids
+        for start in range(len(whole) - len(plain) + 1):
+            if whole[start : start + len(plain)] == plain:
+                return whole[:start], whole[start + len(plain) :]
+        raise ModelError("the tokenizer changes a text when it adds special tokens; give another encoder")

@@ -1,0 +1,149 @@
+"""`energylm detect` as a person types it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from energylm.cli import detect
+from energylm.errors import ConfigError, DataError, ModelError
+
+
+def invoke(*arguments, **options):
+    return CliRunner().invoke(detect.app, [*map(str, arguments)], catch_exceptions=False, **options)
+
+
+@pytest.fixture(scope="module")
+def detector(bert_folder, detection_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli-detect") / "run"
+    done = invoke(
+        "train", *data(detection_folder), "--init", bert_folder, "-o", folder, *SMALL, "--json", f"{folder}.json"
+    )
+    assert done.exit_code == 0 and "AUROC" in done.stdout and len(done.stdout.splitlines()) == 1
+    assert json.loads(folder.with_suffix(".json").read_text())["steps"] == 20
+    return folder / "model"
+
+
+SMALL = ("--steps", 20, "--batch", 4, "--learning-rate", "1e-2", "--block", 32, "--fpr", 0.1)
+SMALL += ("--set", "training.validation.every_steps=10", "--set", "training.threads=1")
+
+
+def data(folder, *, pairs=False):
+    options = ("--human", folder / "human.jsonl", "--machine", folder / "machine.jsonl")
+    return (*options, "--pairs", folder / "pairs.json") if pairs else options
+
+
+def test_dry_runs_write_nothing(bert_folder, detection_folder, detector, tmp_path):
+    done = invoke(
+        "train",
+        *data(detection_folder, pairs=True),
+        "--init",
+        bert_folder,
+        "-o",
+        tmp_path / "run",
+        "--block",
+        32,
+        "--dry-run",
+    )
+    assert done.exit_code == 0 and "would train: detector" in done.stdout and not (tmp_path / "run").exists()
+    done = invoke("calibrate", detector, "--human", detection_folder / "human.jsonl", "--dry-run")
+    assert "would calibrate" in done.stdout and "120 human and 0 machine" in done.stdout
+    done = invoke("eval", detector, *data(detection_folder), "--dry-run")
+    assert "would judge 120 human and 120 machine texts" in done.stdout
+    done = invoke("run", detector, "--text", "a", "--dry-run")
+    assert "would judge 1 texts" in done.stdout
+
+
+def test_calibrate_and_eval(detection_folder, detector, tmp_path):
+    done = invoke(
+        "calibrate", detector, "--human", detection_folder / "human.jsonl", "--fpr", 0.05, "--json", tmp_path / "c.json"
+    )
+    assert "for a false-positive rate of 0.05" in done.stdout
+    assert json.loads((tmp_path / "c.json").read_text())["asked_rate"] == 0.05
+    pairs = ("--pairs", detection_folder / "pairs.json", "--train-human", detection_folder / "human.jsonl")
+    done = invoke(
+        "eval",
+        detector,
+        *pairs,
+        "--train-machine",
+        detection_folder / "machine.jsonl",
+        "--output",
+        tmp_path / "out",
+        "--json",
+        tmp_path / "e.json",
+        "--set",
+        "resamples=50",
+        "--set",
+        "lengths=[16]",
+    )
+    assert done.exit_code == 0 and "| TF-IDF | 40 | 40 |" in done.stdout and "AUROC" in done.stdout
+    assert (tmp_path / "out" / "report.html").exists()
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert found["detector"]["auroc"]["lower"] <= found["detector"]["auroc"]["value"]
+    assert found["false_positive_rate"] == 0.05 and found["lengths"].keys() == {"16"}
+
+
+def test_run_from_text_file_and_standard_input(detector, tmp_path):
+    text = "The old miller paints the boats. " * 20
+    (tmp_path / "essay.txt").write_text(text)
+    done = invoke("run", detector, tmp_path / "essay.txt", "--text", "A map.", "--html", tmp_path / "page.html")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["name"] for line in lines] == ["text 1", "essay.txt"]
+    assert lines[1]["verdict"] == "machine" and lines[1]["tokens_used"] == lines[1]["tokens"]
+    assert lines[0]["verdict"] == "abstains" and lines[1]["blocks"][0]["start"] == 0
+    assert (tmp_path / "page.html").exists()
+    done = invoke("run", detector, tmp_path / "essay.txt", "--table")
+    assert done.exit_code == 0 and "verdict" in done.stdout
+
+
+def test_standard_input_is_one_text_or_lines(detector, tmp_path, monkeypatch):
+    """/dev/stdin is the process's own, so the file behind it is named here."""
+    asked = {}
+
+    def caught(folder, **options):
+        asked.update(options)
+        raise DataError("enough")
+
+    monkeypatch.setattr("energylm.pipelines.detect_run.run_detector", caught)
+    for extra, form in (((), "text"), (("--format", "lines"), "lines")):
+        with pytest.raises(DataError, match="enough"):
+            invoke("run", detector, "-", *extra, input="a text")
+        assert asked["files"] == ["/dev/stdin"] and asked["form"] == form
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        (("train", "--human", "h.jsonl", "-o", "run"), DataError, "h.jsonl does not exist"),
+        (("train", "-o", "run"), DataError, "no texts were named"),
+        (("train", "--human", "h", "-o", "run", "--format", "xml"), ConfigError, "data.format"),
+        (("train", "--human", "h", "-o", "run", "--part", "half"), ConfigError, "data.part"),
+        (
+            ("train", "--human", "h", "-o", "run", "--set", "blocks.strid=3"),
+            ConfigError,
+            "did you mean 'blocks.stride'",
+        ),
+        (("train", "--human", "h", "-o", "run", "--fpr", "0"), ConfigError, "false_positive_rate"),
+        (("calibrate", "nothing"), DataError, "no texts were named"),
+        (("eval", "nothing"), DataError, "no texts were named"),
+        (("run", "nothing"), ConfigError, "no text came"),
+        (("run", "no/such/detector", "--text", "a"), ModelError, "no/such/detector"),
+        (("run", "x", "missing.txt", "--dry-run"), ConfigError, "missing.txt does not exist"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, error, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error) as refused:
+        invoke(*arguments)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert refused.value.exit_code == 2 and not list(tmp_path.iterdir())
+
+
+def test_one_class_and_too_few_texts(detection_folder, bert_folder, detector, tmp_path):
+    human = ("--human", detection_folder / "human.jsonl")
+    with pytest.raises(DataError, match="one class only: training needs"):
+        invoke("train", *human, "--init", bert_folder, "-o", tmp_path / "run")
+    with pytest.raises(DataError, match="one class only: an evaluation needs"):
+        invoke("eval", detector, *human)
+    with pytest.raises(DataError, match=r"0\.001 needs at least 999, came 120; add 879"):
+        invoke("calibrate", detector, *human, "--fpr", "0.001")

@@ -1,0 +1,200 @@
+"""From labelled texts to a calibrated detector, its evaluation and its verdicts; overlap and too few texts are said."""
+
+import json
+
+import numpy as np
+import pytest
+
+from energylm import Detector
+from energylm.bundles.energy_model import EnergyModel
+from energylm.config.detect import (
+    DetectCalibrateConfig,
+    DetectEvalConfig,
+    DetectTrainConfig,
+)
+from energylm.errors import ConfigError, DataError
+from energylm.estimators.discrimination import discrimination
+from energylm.pipelines.detect_calibrate import calibrate, cut_texts, fit_detector, scored
+from energylm.pipelines.detect_eval import evaluate
+from energylm.pipelines.detect_run import run_detector
+from energylm.pipelines.detect_train import plan_detector, train_detector
+
+SMALL = {"blocks": {"tokens": 32, "stride": 16}, "false_positive_rate": 0.1}
+
+
+@pytest.fixture(scope="module")
+def sources(detection_folder):
+    return {"human": [str(detection_folder / "human.jsonl")], "machine": [str(detection_folder / "machine.jsonl")]}
+
+
+def config(bert_folder, sources, **values):
+    training = {
+        "steps": 30,
+        "global_batch": 4,
+        "threads": 1,
+        "optimizer": {"learning_rate": 1e-2},
+        "validation": {"every_steps": 15},
+    }
+    return DetectTrainConfig.checked(
+        {"data": sources, "init": str(bert_folder), "training": training | values.pop("training", {}), **SMALL} | values
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(bert_folder, sources, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("detect")
+    return train_detector(config(bert_folder, sources), output=folder / "run")
+
+
+def test_a_detector_learns_is_calibrated_and_reported(trained, bert_folder, sources, capsys):
+    assert trained.held_out["auroc"]["value"] > 0.95 and not trained.was_finished
+    assert trained.report.exists() and "Calibration by length" in (trained.folder / "results.md").read_text()
+    assert trained.texts["train human"] + trained.texts["valid human"] + trained.texts["calibration human"] == 120
+    spans = trained.calibration["spans"]
+    assert [span["shortest"] for span in spans] == [8, 16, 32, 64]  # the texts have about 110 tokens
+    assert all(span["scale"] > 0 and span["false_positive_rate"] <= 0.1 for span in spans)
+    again = train_detector(config(bert_folder, sources), output=trained.folder)
+    assert again.was_finished and again.held_out == trained.held_out and "nothing to do" in capsys.readouterr().err
+    provenance = EnergyModel.from_pretrained(trained.model).provenance
+    assert provenance["loss"] == "binary cross-entropy of blocks" and provenance["sources"]
+
+
+def test_the_dry_run_says_what_would_happen(bert_folder, sources, tmp_path):
+    said = plan_detector(config(bert_folder, sources), output=tmp_path / "run")
+    assert "would train: detector from" in said and "blocks of 32 tokens by 16" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_evaluation_on_other_texts_with_the_baseline_beside_it(trained, detection_folder, sources, tmp_path):
+    values = {"detector": str(trained.model), "data": {"pairs": [str(detection_folder / "pairs.json")]}}
+    run = evaluate(
+        DetectEvalConfig.checked({**values, "train": sources, "lengths": [8, 32, 5000], "resamples": 200}),
+        output=tmp_path / "report",
+    )
+    assert run.detector.auroc.value > 0.95 and run.baseline.auroc.value > 0.9 and run.overlap == 0
+    assert run.detector.real == run.detector.machine == 40
+    assert set(run.sources) == {"pairs.json"} and list(run.lengths) == [8, 32]
+    assert run.lengths[8].auroc.value <= run.lengths[32].auroc.value + 0.05
+    assert set(run.verdicts) == {"human: pairs.json", "machine: pairs.json"}
+    flagged = run.verdicts["human: pairs.json"].machine
+    assert flagged <= 0.1 + 4 * np.sqrt(0.1 * 0.9 / 40)
+    written = json.loads((tmp_path / "report" / "results.json").read_text())
+    assert {"detection", "by-machine-source", "verdicts", "by-length"} <= written["sections"].keys()
+    assert [row[0] for row in run.table.rows] == ["detector", "TF-IDF", "pairs.json"]
+    json.dumps(run.to_json(), allow_nan=False)
+
+
+def test_test_texts_that_were_trained_on_are_found_and_said(trained, detection_folder, sources, capsys):
+    everything = sources | {"pairs": [str(detection_folder / "pairs.json")]}
+    values = {"detector": str(trained.model), "data": everything, "lengths": [], "resamples": 20}
+    run = evaluate(DetectEvalConfig.checked(values))
+    said = capsys.readouterr().err
+    assert run.overlap == 240 and "240 of 320 test texts overlap" in said and "--drop-overlap" in said
+    run = evaluate(DetectEvalConfig.checked(values | {"drop_overlap": True}))
+    assert run.left_out == 240 and run.detector.real == 40
+    with pytest.raises(DataError, match="one class only: after the overlap was left out"):
+        evaluate(DetectEvalConfig.checked(values | {"data": sources, "drop_overlap": True}))
+
+
+def test_by_text_not_by_block():
+    """The mistake: blocks of one text taken for independent evidence. 40 texts of 9 blocks whose scores agree within a
+    text: the interval by block is about a third as wide, √9 times too narrow."""
+    numbers = np.random.default_rng(0)
+    human, machine = (np.repeat(numbers.normal(mean, 1, 40), 9) + numbers.normal(0, 0.05, 360) for mean in (0, 1))
+    texts = np.repeat(np.arange(40), 9)
+    widths = {}
+    for name, groups in (("text", texts), ("block", np.arange(360))):
+        found = discrimination(
+            human, machine, real_groups=[f"h{g}" for g in groups], machine_groups=[f"m{g}" for g in groups]
+        )
+        widths[name] = found.auroc.upper - found.auroc.lower
+    assert 2.3 < widths["text"] / widths["block"] < 3.9
+
+
+def test_evaluation_is_by_text(trained, detection_folder):
+    """As many groups as texts, though every text has many blocks; an original and its sample would be one group."""
+    values = {"detector": str(trained.model), "data": {"pairs": [str(detection_folder / "pairs.json")]}, "lengths": []}
+    run = evaluate(DetectEvalConfig.checked(values))
+    assert run.detector.real_groups == 40 and run.detector.machine_groups == 40
+
+
+def test_a_threshold_on_ones_own_human_text_keeps_the_probabilities(trained, detection_folder, sources, tmp_path):
+    import shutil
+
+    folder = tmp_path / "model"
+    shutil.copytree(trained.model, folder)
+    before = Detector.from_pretrained(folder).calibration
+    values = {"detector": str(folder), "data": {"human": [str(detection_folder / "human.jsonl")]}}
+    run = calibrate(DetectCalibrateConfig.checked(values | {"false_positive_rate": 0.02}))
+    after = Detector.from_pretrained(folder).calibration
+    assert after == run.calibration and after.asked_rate == 0.02
+    assert [(s.scale, s.shift) for s in after.spans] == [(s.scale, s.shift) for s in before.spans]
+    assert [s.human for s in after.spans] == [120] * 4
+    with pytest.raises(DataError, match=r"a false-positive rate of 0\.005 needs at least 199, came 120"):
+        calibrate(DetectCalibrateConfig.checked(values | {"false_positive_rate": 0.005}))
+    both = calibrate(DetectCalibrateConfig.checked(values | {"data": sources, "false_positive_rate": 0.05}))
+    assert both.machine == 120 and both.calibration.spans[0].scale != before.spans[0].scale
+
+
+def test_a_plain_energy_becomes_a_detector_by_calibration(bert_folder, sources, tmp_path):
+    EnergyModel.from_encoder(bert_folder, reads="text").save_pretrained(tmp_path / "energy")
+    values = {"detector": str(tmp_path / "energy"), "false_positive_rate": 0.05, "blocks": SMALL["blocks"]}
+    with pytest.raises(DataError, match="one class only: the first calibration"):
+        calibrate(DetectCalibrateConfig.checked(values | {"data": {"human": sources["human"]}}))
+    calibrate(DetectCalibrateConfig.checked(values | {"data": sources}))
+    found = Detector.from_pretrained(tmp_path / "energy")
+    assert found.blocks.tokens == 32 and found.calibration.asked_rate == 0.05
+    # 8 tokens from one class only, or too few machine texts, are refused as well
+    few = tmp_path / "few.jsonl"
+    few.write_text('{"text": "The clerk counts the boats."}\n')
+    with pytest.raises(DataError, match="1 machine texts came"):
+        calibrate(DetectCalibrateConfig.checked(values | {"data": sources | {"machine": [str(few)]}}))
+
+
+def test_probabilities_are_calibrated_on_texts_that_were_not_used(trained, detection_folder):
+    """Among 80 new texts the mean probability of machine is near the share of machine, one half."""
+    texts = json.loads((detection_folder / "pairs.json").read_text())
+    found = Detector.from_pretrained(trained.model).predict(texts["original"] + texts["sampled"])
+    assert np.mean([one.probability for one in found]) == pytest.approx(0.5, abs=0.1)
+
+
+def test_calibration_needs_texts_of_the_length(trained):
+    detector = Detector.from_pretrained(trained.model)
+    short = scored(detector, detector.reader.encode(["The clerk counts."] * 50))
+    with pytest.raises(DataError, match="needs at least 9 human texts of 8 tokens or more, came 0"):
+        fit_detector(detector, short, short, rate=0.1, sources=[])
+
+
+def test_cut_texts_have_the_lengths_of_the_span(trained):
+    detector = Detector.from_pretrained(trained.model)
+    encoded = detector.reader.encode(["The clerk counts the boats. " * 20, "A sailor mends a bridge.", "A map."])
+    cuts = [cut_texts(encoded, 5, 9, seed=seed) for seed in range(60)]
+    assert {len(piece) for cut in cuts for piece in cut} == {5, 6, 7, 8, 9}
+    assert all(len(cut) == 2 for cut in cuts)  # the second as it is, the third is too short
+    assert len({int(cut[0].offsets[0, 0]) for cut in cuts}) > 20
+
+
+def test_mistakes(bert_folder, sources, trained, tmp_path):
+    with pytest.raises(DataError, match="one class only: training"):
+        train_detector(config(bert_folder, {"human": sources["human"]}), output=tmp_path / "run")
+    few = tmp_path / "few.jsonl"
+    few.write_text('{"text": "The clerk counts the boats."}\n{"text": "A sailor mends a bridge."}\n')
+    with pytest.raises(DataError, match=r"too few texts: .* machine texts fell into the part for train"):
+        train_detector(config(bert_folder, sources | {"machine": [str(few)]}), output=tmp_path / "run")
+    with pytest.raises(ConfigError, match="pools by 'mean', not 'first'"):
+        plan_detector(config(trained.model, sources, pooling="first"), output=tmp_path / "run")
+    assert "detector from" in plan_detector(config(trained.model, sources), output=tmp_path / "run")
+    with pytest.raises(DataError, match="no text came"):
+        run_detector(str(trained.model), texts=["  "])
+
+
+def test_run_writes_verdicts_and_a_page(trained, tmp_path, capsys):
+    (tmp_path / "essay.txt").write_text("The old miller paints the boats. " * 20)
+    (tmp_path / "empty.txt").write_text("\n\n")
+    run = run_detector(str(trained.model), files=[tmp_path], texts=["A map."], html=tmp_path / "page.html")
+    assert "1 of 3 texts are empty and left out" in capsys.readouterr().err
+    short, essay = run.results
+    assert short.detection.verdict == "abstains" and "fewer than" in short.detection.reason
+    assert essay.detection.verdict == "machine" and essay.detection.probability > 0.5
+    assert essay.name.endswith("essay.txt") and len(run.table().rows) == 2
+    assert "machine" in (tmp_path / "page.html").read_text()

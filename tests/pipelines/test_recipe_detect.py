@@ -1,0 +1,82 @@
+"""Table 6 in small: detectors and their evaluations as steps, keyed by the content of the files, wherever these lie."""
+
+import shutil
+
+import pytest
+import yaml
+
+from energylm.config.recipe import load_recipe
+from energylm.errors import DataError
+from energylm.pipelines.artefacts import ArtefactStore
+from energylm.pipelines.reproduce import plan_recipe, reproduce
+
+GENERATED = [f"{domain}_{name}" for domain in ("xsum", "writing") for name in ("gpt2-xl", "gpt-neo-2.7B", "opt-2.7b")]
+SMALL = {
+    "blocks": {"tokens": 32, "stride": 32},
+    "false_positive_rate": 0.2,
+    "probe_pairs": 8,
+    "training": {"steps": 4, "global_batch": 2, "threads": 1, "validation": {"every_steps": 4}},
+}
+
+
+@pytest.fixture
+def recipe(detection_folder, bert_folder, tmp_path, monkeypatch):
+    """The recipe of the package with a tiny encoder, on made-up texts under the names of the real files."""
+    data = tmp_path / "data" / "detection"
+    for name in GENERATED:
+        (data / "generated").mkdir(parents=True, exist_ok=True)
+        shutil.copy(detection_folder / "pairs.json", data / "generated" / f"{name}.raw_data.json")
+    (data / "ghostbuster").mkdir()
+    for domain in ("essay", "wp"):
+        shutil.copy(detection_folder / "human.jsonl", data / "ghostbuster" / f"{domain}_human.jsonl")
+        shutil.copy(detection_folder / "machine.jsonl", data / "ghostbuster" / f"{domain}_gpt.jsonl")
+    monkeypatch.setenv("ENERGYLM_DATA", str(tmp_path / "data"))
+    values = load_recipe("bakhtin2019/table6").model_dump(mode="json", exclude_unset=True)
+    for name, settings in values["scales"]["mini"]["steps"].items():
+        if name.endswith("_detector"):
+            values["scales"]["mini"]["steps"][name] = {**SMALL, "init": str(bert_folder)}
+        else:
+            settings["resamples"] = 20
+    return values
+
+
+def written(folder, values):
+    (folder / "table6.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    return str(folder / "table6.yaml")
+
+
+def test_in_domain_and_generalization(recipe, tmp_path):
+    store, file = ArtefactStore(tmp_path / "store"), written(tmp_path, recipe)
+    done = reproduce(file, scale="mini", output=tmp_path / "out", store=store)
+    # The sets of the three generators are the same files here: one detector, one evaluation, made once.
+    assert sum(not one.reused for one in done.steps.values()) == 5
+    assert done.steps["gpt_neo_in_domain"].key == done.steps["opt_in_domain"].key
+    found = done.steps["gpt_35_generalization"].result
+    assert {"detector", "tfidf"} <= found.keys() and found["overlap"] == 0
+    assert 0 <= found["detector"]["accuracy"] <= 100 and "–" in found["detector"]["accuracy_interval"]
+    assert len(done.claims) == 4 and all(claim.verdict != "cannot be told" for claim in done.claims)
+    assert "--corpus" not in (tmp_path / "out" / "results.md").read_text()
+
+
+def test_keys_follow_the_content_of_the_files(recipe, tmp_path, monkeypatch):
+    store, file = ArtefactStore(tmp_path / "store"), written(tmp_path, recipe)
+
+    def keys():
+        return {step.name: step.key for step in plan_recipe(file, scale="mini", store=store).steps}
+
+    before = keys()
+    shutil.copytree(tmp_path / "data", tmp_path / "elsewhere")
+    monkeypatch.setenv("ENERGYLM_DATA", str(tmp_path / "elsewhere"))
+    assert keys() == before
+    human = tmp_path / "elsewhere" / "detection" / "ghostbuster" / "wp_human.jsonl"
+    human.write_text(human.read_text() + '{"text": "One more."}\n')
+    changed = {name for name, key in keys().items() if key != before[name]}
+    assert changed == {"gpt_35_detector", "gpt_35_in_domain", "gpt_35_generalization"}
+    human.unlink()
+    with pytest.raises(DataError, match=r"wp_human\.jsonl does not exist; put the data set there"):
+        keys()
+
+
+def test_the_paper_scale_names_the_public_data(recipe, tmp_path):
+    with pytest.raises(DataError, match=r"gpt-2-output-dataset/webtext\.train\.jsonl does not exist"):
+        plan_recipe("bakhtin2019/table6", scale="paper", store=ArtefactStore(tmp_path / "store"))
