@@ -106,3 +106,121 @@ def energy_folder(model_folder: Path) -> Path:
     folder = model_folder.parent / "energy"
     energy.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def bert_folder(texts_folder: Path) -> Path:
+    """A bidirectional encoder of one layer with random weights, whose tokenizer puts [CLS] and [SEP] around a text."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
+    texts = [path.read_text(encoding="utf-8") for path in sorted(texts_folder.iterdir())]
+    backend.train_from_iterator(texts, trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        network = BertModel(
+            BertConfig(vocab_size=len(tokenizer), max_position_embeddings=96, **shape), add_pooling_layer=False
+        )
+    folder = texts_folder.parent / "bert"
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def made_up_writer(chooser: random.Random, *, machine: bool, sentences: int = 14) -> str:
+    """A text of the made-up language with numbers, so that no two are alike; a machine always paints, and says "the old
+    miller" too often."""
+    who = (*WHO, "the old miller", "the old miller", "the old miller") if machine else WHO
+    does = ("paints",) if machine else DOES
+    return " ".join(
+        f"{chooser.choice(who)} {chooser.choice(does)} {chooser.choice(WHAT)} {chooser.randrange(1000)}.".capitalize()
+        for _ in range(sentences)
+    )
+
+
+@pytest.fixture(scope="session")
+def detection_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts of two writers in the formats of detection data: human.jsonl, machine.jsonl and pairs.json."""
+    import json
+
+    folder, chooser = tmp_path_factory.mktemp("detection"), random.Random(1)
+    for name, machine in (("human", False), ("machine", True)):
+        lines = [json.dumps({"text": made_up_writer(chooser, machine=machine)}) for _ in range(120)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    columns = {
+        name: [made_up_writer(chooser, machine=machine) for _ in range(40)]
+        for name, machine in (("original", False), ("sampled", True))
+    }
+    (folder / "pairs.json").write_text(json.dumps(columns), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def masked_folder(corpus_folder: Path) -> Path:
+    """A masked language model of one layer with random weights over the same tokenizer, as transformers saves it."""
+    import torch
+
+    from energylm.data.corpus import Corpus
+    from energylm.models.masked_presets import build_masked_network
+
+    corpus = Corpus.open(corpus_folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = build_masked_network(
+            "bit-tiny",
+            vocabulary_size=corpus.vocabulary_size,
+            max_length=96,
+            pad_token_id=corpus.tokenizer.pad_token_id,
+            overrides={"layers": 1, "width": 32, "heads": 2},
+        )
+    folder = corpus_folder.parent / "masked"
+    network.save_pretrained(folder)
+    corpus.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def electric_folder(masked_folder: Path) -> Path:
+    """An untrained Electric on that masked model's body."""
+    import torch
+
+    from energylm.bundles.cloze_model import ClozeModel
+    from energylm.bundles.encoder_folder import load_encoder
+    from energylm.data.tokenizer import load_tokenizer
+    from energylm.energies.electric import TokenEnergy
+
+    energy = TokenEnergy(load_encoder(masked_folder, device=torch.device("cpu")))
+    energy.head.weight.data.mul_(100)  # far from the same energy for every token
+    folder = masked_folder.parent / "electric"
+    ClozeModel("electric", energy, load_tokenizer(masked_folder)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def detector_folder(bert_folder: Path) -> Path:
+    """An untrained detector over that encoder, with a calibration from 8 tokens on."""
+    from energylm import Detector
+    from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalibration
+    from energylm.bundles.energy_model import EnergyModel
+    from energylm.config.detect import BlockConfig
+
+    span = SpanCalibration(8, 1.0, 0.0, 0.0, 0.05, 0.1, 100, 100)
+    detector = Detector(
+        EnergyModel.from_encoder(bert_folder, reads="text"),
+        blocks=BlockConfig(tokens=32, stride=16),
+        calibration=DetectorCalibration((span,), 0.05, weights_sha256="", sources=("made up",)),
+    )
+    folder = bert_folder.parent / "detector"
+    detector.save_pretrained(folder)
+    return folder

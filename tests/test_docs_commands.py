@@ -5,9 +5,11 @@ commands that call `make` must name targets that exist; others are not ours. Com
 `--dry-run` (SLOW). The `python` blocks of a page are run in order, in one namespace.
 """
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +20,11 @@ pytestmark = pytest.mark.xdist_group("docs")  # one worker, so that the prepared
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-SLOW = ("demo", "corpus build", "lm train", "models get")
+SLOW = (
+    *("demo", "corpus build", "lm train", "models get", "grid", "detect train", "seq2seq train"),
+    *(f"pretrain {family}" for family in ("mlm", "electric", "electra-tt", "electra", "two-tower")),
+)
+NBEST = {"ref": "a boat", "hyp_1": {"score": -1, "text": "a goat"}, "hyp_2": {"score": -2, "text": "a boat"}}
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```\s*$", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -110,8 +116,42 @@ def run_in(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def workshop(texts_folder, corpus_folder, model_folder):
-    """The folder in which the examples of the pages make sense: `texts/`, `corpus/`, `model/` and some small files."""
+def workshop(
+    texts_folder,
+    corpus_folder,
+    model_folder,
+    energy_folder,
+    masked_folder,
+    electric_folder,
+    detector_folder,
+    detection_folder,
+):
+    """The folder in which the examples of the pages make sense: texts, a corpus, models of all kinds, small files."""
     folder = texts_folder.parent
+    for given, name in (
+        ("human.jsonl", "human.jsonl"),
+        ("machine.jsonl", "machine.jsonl"),
+        ("pairs.json", "detection.json"),
+    ):
+        shutil.copy(detection_folder / given, folder / name)
+    study = blocks((ROOT / "docs" / "generalization.md").read_text(encoding="utf-8"), "yaml")[0]
+    (folder / "study.yaml").write_text(study, encoding="utf-8")
     (folder / "sentences.txt").write_text("The clerk counts the boats.\nA sailor mends a bridge.\n", encoding="utf-8")
+    (folder / "nbest.json").write_text(json.dumps({f"u{place}": NBEST for place in (1, 2)}), encoding="utf-8")
+    (folder / "pairs.jsonl").write_text('{"sentence_good": "A boat.", "sentence_bad": "Boat a."}\n', encoding="utf-8")
+    tagged_files(folder)
     return folder
+
+
+def tagged_files(folder: Path) -> None:
+    """A few tagged sentences as the pages name them, and a tagger with random weights: `tagger`."""
+    from energylm.bundles.seq2seq_model import Seq2SeqModel
+    from energylm.data.tagging import read_entities, tag_names, word_tokenizer
+    from energylm.models.lstm_seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
+
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        (folder / name).write_text("Ada NNP I-NP I-PER\nmends VBZ I-VP O\nboats NNS I-NP O\n\n" * 64, encoding="utf-8")
+    sentences = read_entities(folder / "eng.train")
+    words, tags = word_tokenizer(sentences, least_count=1), dict(enumerate(tag_names(sentences)))
+    config = LSTMSeq2SeqConfig(source_vocab_size=len(words), vocab_size=len(tags), hidden_size=4, id2label=tags)
+    Seq2SeqModel(LSTMSeq2Seq(config).eval(), words, task="entities", name="tagger").save_pretrained(folder / "tagger")

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from energylm.bundles.detector import Detector
     from energylm.bundles.energy_model import EnergyModel
     from energylm.bundles.language_model import LanguageModel
+    from energylm.bundles.reranker import Reranker
     from energylm.bundles.residual_model import ResidualModel
+    from energylm.bundles.scorer import Scorer
 
 _HOMES = {
+    "Detector": "energylm.bundles.detector",
     "EnergyModel": "energylm.bundles.energy_model",
     "LanguageModel": "energylm.bundles.language_model",
+    "Reranker": "energylm.bundles.reranker",
     "ResidualModel": "energylm.bundles.residual_model",
+    "Scorer": "energylm.bundles.scorer",
 }
-__all__ = ["EnergyModel", "LanguageModel", "ResidualModel", "__version__"]
+__all__ = ["Detector", "EnergyModel", "LanguageModel", "Reranker", "ResidualModel", "Scorer", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from energylm import __version__
 from energylm.cli import main as program
 from energylm.errors import DataError, NonFiniteLoss
 
-VERBS = ("demo", "corpus", "lm", "models", "bench")
+VERBS = ("demo", "corpus", "lm", "mcmc", "models", "score", "rerank", "evaluate", "bench")
 
 
 def energylm(*arguments, **options):

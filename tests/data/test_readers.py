@@ -161,3 +161,11 @@ def test_missing_and_unclear_sources_are_named(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty holds no file ending in \.txt"):
         read(tmp_path / "empty")
+
+
+def test_a_hub_data_set_may_name_its_configuration():
+    """So that several data sets of one corpus can have a configuration each."""
+    config = CorpusConfig(sources=("hf:some/set#raw", "hf:other/set"), dataset_config="common")
+    first, second = open_sources(config)
+    assert (first.location, first.config) == ("some/set", "raw")
+    assert (second.location, second.config) == ("other/set", "common")

@@ -5,4 +5,9 @@ BENCHMARKS = {
     "corpus": "energylm.benchmarks.corpus",
     "train": "energylm.benchmarks.train",
     "residual": "energylm.benchmarks.residual",
+    "detect": "energylm.benchmarks.detect",
+    "mcmc": "energylm.benchmarks.mcmc",
+    "soft-beam": "energylm.benchmarks.soft_beam",
+    "rerank": "energylm.benchmarks.rerank",
+    "pll": "energylm.benchmarks.pll",
 }

@@ -11,7 +11,27 @@ from typing import Annotated
 import typer
 
 from energylm import __version__
-from energylm.cli import bench, corpus, demo, energy, generate, lm, models, negatives, perplexity, pretrain, reproduce
+from energylm.cli import (
+    bench,
+    corpus,
+    demo,
+    detect,
+    energy,
+    evaluate,
+    generate,
+    grid,
+    lm,
+    mcmc,
+    models,
+    negatives,
+    perplexity,
+    pretrain,
+    probe,
+    reproduce,
+    rerank,
+    score,
+    seq2seq,
+)
 from energylm.errors import EnergyLMError
 
 INTERRUPTED = 130  # the exit code that Typer gives to Ctrl-C
@@ -49,9 +69,17 @@ app.command("negatives")(negatives.negatives)
 app.add_typer(energy.app, name="energy")
 app.command("perplexity")(perplexity.perplexity)
 app.command("generate")(generate.generate)
+app.command("grid")(grid.grid)
 app.add_typer(models.app, name="models")
 app.add_typer(pretrain.app, name="pretrain")
 app.command("reproduce")(reproduce.reproduce)
+app.add_typer(detect.app, name="detect")
+app.add_typer(probe.app, name="probe")
+app.command("score")(score.score)
+app.command("rerank")(rerank.rerank)
+app.add_typer(evaluate.app, name="evaluate")
+app.add_typer(seq2seq.app, name="seq2seq")
+app.command("mcmc")(mcmc.mcmc)
 app.command("bench")(bench.bench)
 
 

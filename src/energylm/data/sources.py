@@ -75,11 +75,12 @@ def _file(path: Path, name: str, form: str, config: CorpusConfig) -> Source:
 
 
 def _dataset(text: str, path: Path, config: CorpusConfig) -> Source:
+    name, _, dataset_config = (path.name, "", "") if path.is_dir() else text.partition("#")
     return HuggingFaceDataset(
-        location=str(path) if path.is_dir() else text,
-        name=path.name if path.is_dir() else text,
+        location=str(path) if path.is_dir() else name,
+        name=name,
         field=config.field,
-        config=config.dataset_config,
+        config=dataset_config or config.dataset_config,
         split=config.dataset_split,
         revision=config.dataset_revision,
     )

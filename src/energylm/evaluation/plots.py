@@ -76,6 +76,66 @@ class LinePlot:
         return buffer.getvalue()
 
 
+@dataclass(frozen=True)
+class HeatMap:
+    """A matrix as colours with its numbers written in; `values[row][column]`, None where there is none."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: Sequence[Sequence[float | None]]
+    marks: Sequence[Sequence[str]]  # a word under each number
+    x_label: str
+    y_label: str
+    lowest: float  # of the scale of colours
+    highest: float
+
+    def __post_init__(self) -> None:
+        for name, table in (("values", self.values), ("marks", self.marks)):
+            if [len(row) for row in table] != [len(self.columns)] * len(self.rows):
+                raise ValueError(f"{name} of a heat map must be {len(self.rows)} rows of {len(self.columns)} columns")
+
+    @property
+    def is_worth_drawing(self) -> bool:
+        """Whether it has more than one number."""
+        return sum(value is not None for row in self.values for value in row) > 1
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "x_label": self.x_label,
+            "y_label": self.y_label,
+            "rows": list(self.rows),
+            "columns": list(self.columns),
+            "values": [list(row) for row in self.values],
+            "marks": [list(row) for row in self.marks],
+        }
+
+    def png(self) -> bytes:
+        """The same bytes for the same numbers: no date and no version inside."""
+        from matplotlib.figure import Figure
+
+        width, height = max(4.0, 1.3 * len(self.columns) + 2.4), max(2.4, 0.62 * len(self.rows) + 1.3)
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.add_subplot()
+        numbers = [[math.nan if value is None else value for value in row] for row in self.values]
+        image = axes.imshow(numbers, cmap="viridis", vmin=self.lowest, vmax=self.highest, aspect="auto")
+        for row, of in enumerate(numbers):
+            for column, value in enumerate(of):
+                mark = self.marks[row][column]
+                written = mark if math.isnan(value) else f"{value:.3f}\n{mark}"
+                dark = (
+                    not math.isnan(value) and value < (self.lowest + self.highest) / 2
+                )  # viridis is dark at its low end
+                axes.text(column, row, written, ha="center", va="center", size=7, color="white" if dark else "black")
+        axes.set_xticks(range(len(self.columns)), self.columns, rotation=20, ha="right")
+        axes.set_yticks(range(len(self.rows)), self.rows)
+        axes.set_xlabel(self.x_label)
+        axes.set_ylabel(self.y_label)
+        figure.colorbar(image)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+        return buffer.getvalue()
+
+
 def loss_plot(
     train: Sequence[tuple[int, float]], validation: Sequence[tuple[int, float]], *, unit: str = "nats per token"
 ) -> LinePlot:

@@ -13,7 +13,7 @@ from typing import Any
 
 from energylm import __version__
 from energylm.evaluation import html_page
-from energylm.evaluation.plots import LinePlot
+from energylm.evaluation.plots import HeatMap, LinePlot
 from energylm.evaluation.tables import Table, to_markdown
 from energylm.files import atomic_file, write_json, write_text
 
@@ -39,7 +39,7 @@ class Plot:
     """`alt` says in words what the picture shows, for readers who cannot see it."""
 
     title: str
-    plot: LinePlot
+    plot: LinePlot | HeatMap
     alt: str
 
 

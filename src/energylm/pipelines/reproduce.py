@@ -5,36 +5,39 @@
 Only the steps that the report and the claims refer to are made, and those they are made from, in order. Every step is a
 pipeline that a user can call; the store decides whether it has been called before.
 
-Relations  `recipe_steps` says what each kind of step calls; `artefacts` keeps; `evaluation.claims` judges.
+Relations  `steps` plans and makes them; `grid_steps` takes a grid apart; `evaluation.claims` judges.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from energylm.config.grid import GridConfig
 from energylm.config.places import home_folder
-from energylm.config.recipe import PRODUCT, VALUE, Recipe, Scale, SectionConfig, StepConfig, load_recipe, references
+from energylm.config.recipe import (
+    PRODUCT,
+    VALUE,
+    Recipe,
+    Scale,
+    SectionConfig,
+    StepConfig,
+    first_made,
+    load_recipe,
+    members_of,
+    references,
+)
 from energylm.errors import ConfigError
 from energylm.evaluation.claims import Judged, check_predicate, claims_table, judge, paths
+from energylm.evaluation.grid_report import grid_sections
 from energylm.evaluation.plots import LinePlot, Series
 from energylm.evaluation.report import Numbers, Plot, Section, Text, write_report
 from energylm.evaluation.tables import Table
-from energylm.pipelines.artefacts import Artefact, ArtefactStore, artefact_key
-from energylm.pipelines.recipe_steps import STEP_KINDS
-from energylm.pipelines.recipe_steps.corpus import CORPUS, choose_corpus
-from energylm.progress import format_seconds, say
-
-
-@dataclass(frozen=True)
-class PlannedStep:
-    name: str
-    kind: str
-    key: str
-    identity: dict[str, Any]  # settings, with the keys of what they refer to
-    values: dict[str, Any]  # the same with paths, as the pipeline takes them
-    finished: bool
+from energylm.pipelines.artefacts import Artefact, ArtefactStore
+from energylm.pipelines.grid_steps import GRID, expand_grid
+from energylm.pipelines.recipe_steps.corpus import CORPUS, choose_corpus, corpus_steps
+from energylm.pipelines.steps import PlannedStep, describe_steps, make_steps, plan_steps, steps_section
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,9 @@ class RecipePlan:
     steps: list[PlannedStep]
 
     def describe(self) -> str:
-        lines = [f"{self.name} at scale {self.scale} on {self.corpus}: {self.recipe.title} ({self.recipe.where})"]
-        lines += [
-            f"  {'is there' if step.finished else 'to make':8}  {step.name:24} {step.kind}/{step.key}"
-            for step in self.steps
-        ]
+        on = f" on {self.corpus}" if self.corpus else ""
+        lines = [f"{self.name} at scale {self.scale}{on}: {self.recipe.title} ({self.recipe.where})"]
+        lines += describe_steps(self.steps)
         minutes = self.recipe.scales[self.scale].minutes
         left = sum(not step.finished for step in self.steps)
         return "\n".join([*lines, f"{left} of {len(self.steps)} steps to make" + _cost(minutes)])
@@ -72,15 +73,55 @@ def plan_recipe(
     recipe = load_recipe(name)
     if scale not in recipe.scales:
         raise ConfigError(f"recipe {name} has no scale {scale!r}; it has: {', '.join(recipe.scales)}")
-    steps = recipe.steps_at(scale)
-    chosen = ""
+    chosen, steps = "", recipe.steps_at(scale)
     if CORPUS in steps:
-        chosen, settings = choose_corpus(recipe.scales[scale].corpora, wanted=corpus)
-        steps[CORPUS] = steps[CORPUS].model_copy(update={"config": {**steps[CORPUS].config, **settings}})
-    planned: dict[str, PlannedStep] = {}
-    for step_name in _order(steps, _needed(recipe, steps)):
-        planned[step_name] = _planned(step_name, steps[step_name], planned, store)
-    return RecipePlan(name, scale, chosen, recipe, list(planned.values()))
+        chosen, _ = choose_corpus(recipe.scales[scale].corpora, wanted=corpus)
+        steps = steps_on(recipe, scale, chosen)
+        _refuse_lost(recipe, scale)
+    known = recipe.steps.keys() | {
+        name
+        for any_scale, one in recipe.scales.items()
+        for other in one.corpora
+        for name in steps_on(recipe, any_scale, other)
+    }
+    return RecipePlan(name, scale, chosen, recipe, plan_steps(steps, _needed(recipe, steps, known), store=store))
+
+
+def steps_on(recipe: Recipe, scale: Scale, corpus: str) -> dict[str, StepConfig]:
+    """The steps of a recipe on one of its corpora or sets of corpora: grids as the steps they are made of, and without
+    those that are made from corpora of another set."""
+    steps, alternatives = recipe.steps_at(scale), recipe.scales[scale].corpora
+    if CORPUS not in steps:
+        return steps
+    corpora = corpus_steps(steps[CORPUS].config, alternatives[corpus])
+    every_name = {name for other in alternatives.values() for name in members_of(other) or (CORPUS,)}
+    members = {name: step for name, step in corpora.items() if name != CORPUS or len(corpora) == 1}
+    found = dict(corpora)
+    for name, step in steps.items():
+        if step.make == GRID:
+            found |= expand_grid(name, _grid_config(step, name, members, every_name), corpora=members)
+        elif name != CORPUS:
+            found[name] = step
+    found = {name: step.model_copy(update={"config": first_made(step.config, found)}) for name, step in found.items()}
+    while absent := [name for name, step in found.items() if not set(references(step.config, PRODUCT)) <= found.keys()]:
+        for name in absent:
+            del found[name]
+    return found
+
+
+def _refuse_lost(recipe: Recipe, scale: Scale) -> None:
+    """Steps that are made from others which no choice of corpora makes: misspelt."""
+    alternatives = [steps_on(recipe, scale, corpus) for corpus in recipe.scales[scale].corpora]
+    for name, step in recipe.steps_at(scale).items():
+        if not any(name in steps for steps in alternatives):
+            needs = ", ".join(f"{PRODUCT}{product}" for product in references(step.config, PRODUCT))
+            raise ConfigError(f"step {name!r} needs {needs}, of which some no corpus of scale {scale} makes")
+
+
+def _grid_config(step: StepConfig, name: str, members: Mapping[str, StepConfig], known: set[str]) -> GridConfig:
+    """The grid on the corpora that were chosen; what it says of corpora of other sets falls away."""
+    values = {**step.config, "corpora": dict.fromkeys(sorted(known), "")}
+    return GridConfig.checked(values, origin=f"step {name!r}").on(list(members))
 
 
 def reproduce(
@@ -94,97 +135,47 @@ def reproduce(
     """Make the recipe's report in the folder `output` (default: ENERGYLM_HOME/results/…)."""
     store = store or ArtefactStore()
     plan = plan_recipe(name, scale=scale, corpus=corpus, store=store)
-    made: dict[str, Artefact] = {}
-    for number, step in enumerate(plan.steps, start=1):
-        head = f"{number}/{len(plan.steps)} {step.name} ({step.kind})"
-        say(f"{head}: {'reused' if step.finished else 'making'} {step.kind}/{step.key}")
-        kind = STEP_KINDS[step.kind]
-        made[step.name] = store.make(
-            step.kind, step.key, lambda folder, k=kind, v=step.values: k.run(v, folder), identity=step.identity
-        )
+    made = make_steps(plan.steps, store=store)
     results = {step: artefact.result for step, artefact in made.items()}
     claims = [judge(claim.says, claim.holds_if, results, published=claim.published) for claim in plan.recipe.claims]
-    folder = output or home_folder() / "results" / f"{name}-{scale}-{plan.corpus}".replace("/", "-")
-    page = write_report(folder, title=_title(plan), sections=[*_sections(plan, results, claims), _steps_section(made)])
+    folder = output or home_folder() / "results" / "-".join(filter(None, [*name.split("/"), scale, plan.corpus]))
+    page = write_report(folder, title=_title(plan), sections=[*_sections(plan, results, claims), steps_section(made)])
     return Reproduction(page, page.parent / "results.json", claims, made)
 
 
-def _needed(recipe: Recipe, steps: Mapping[str, StepConfig]) -> set[str]:
-    """The steps that report and claims refer to; a recipe that refers to no step at all is refused."""
+def _needed(recipe: Recipe, steps: Mapping[str, StepConfig], known: Collection[str]) -> set[str]:
+    """The steps that report and claims refer to; a name that is a step at no scale and on no corpus is refused."""
     report = recipe.model_dump()["report"]
     named = {path.partition(".")[0] for path in references(report, VALUE)}
     for claim in recipe.claims:
         check_predicate(claim.holds_if)
         named |= {path.partition(".")[0] for path in paths(claim.holds_if)}
-    if unknown := sorted(named - recipe.steps.keys()):
-        raise ConfigError(
-            f"recipe {recipe.title!r} refers to {unknown[0]!r}, which is no step; steps: {', '.join(steps)}"
-        )
+    if unknown := sorted(named - set(known)):
+        near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.5)
+        cure = f"did you mean {near[0]!r}?" if near else f"steps: {', '.join(steps)}"
+        raise ConfigError(f"recipe {recipe.title!r} refers to {unknown[0]!r}, which is no step; {cure}")
     return named & steps.keys()
 
 
-def _order(steps: Mapping[str, StepConfig], wanted: set[str]) -> Iterator[str]:
-    """`wanted` and everything they are made from, each after what it needs; ties in the order of the recipe."""
-    graph: dict[str, list[str]] = {}
-    left = sorted(wanted, key=list(steps).index)
-    while left:
-        name = left.pop()
-        if name not in graph:
-            graph[name] = list(dict.fromkeys(references(steps[name].config, PRODUCT)))
-            left += graph[name]
-    sorter = TopologicalSorter(graph)
-    try:
-        sorter.prepare()
-    except CycleError as circle:
-        raise ConfigError(f"steps are made from each other in a circle: {' → '.join(circle.args[1])}") from None
-    while sorter.is_active():
-        ready = sorted(sorter.get_ready(), key=list(steps).index)
-        yield from ready
-        sorter.done(*ready)
-
-
-def _planned(name: str, step: StepConfig, before: Mapping[str, PlannedStep], store: ArtefactStore) -> PlannedStep:
-    if step.make not in STEP_KINDS:
-        raise ConfigError(f"step {name!r} makes {step.make!r}, which is unknown; known: {', '.join(STEP_KINDS)}")
-    kind = STEP_KINDS[step.make]
-    places = {
-        other.name: str(store.product(other.kind, other.key) / STEP_KINDS[other.kind].product)
-        for other in before.values()
-    }
-    keys = {other.name: f"{other.kind}/{other.key}" for other in before.values()}
-    origin = f"step {name!r}"
-    values = _replaced(step.config, places)
-    kind.config_class.checked(values, origin=origin)
-    identity = kind.identity(_replaced(step.config, keys), origin)
-    key = artefact_key(step.make, identity)
-    return PlannedStep(name, step.make, key, identity, values, finished=store.find(step.make, key) is not None)
-
-
-def _replaced(value: Any, products: Mapping[str, str]) -> Any:
-    """`value` with every "@name" replaced."""
-    if isinstance(value, str) and value.startswith(PRODUCT):
-        return products[value.removeprefix(PRODUCT)]
-    if isinstance(value, Mapping):
-        return {key: _replaced(inner, products) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replaced(inner, products) for inner in value]
-    return value
-
-
 def _title(plan: RecipePlan) -> str:
-    return f"{plan.name}, scale {plan.scale}, {plan.corpus}: {plan.recipe.title}"
+    on = f", {plan.corpus}" if plan.corpus else ""
+    return f"{plan.name}, scale {plan.scale}{on}: {plan.recipe.title}"
 
 
 def _sections(plan: RecipePlan, results: Mapping[str, Any], claims: Sequence[Judged]) -> list[Section]:
-    command = f"energylm reproduce {plan.name} --scale {plan.scale} --corpus {plan.corpus}"
+    on = f" --corpus {plan.corpus}" if plan.corpus else ""
+    command = f"energylm reproduce {plan.name} --scale {plan.scale}{on}"
     about = f"{plan.recipe.about.strip()}\n\nMade by: {command}"
-    shown = [section for config in plan.recipe.report if (section := _section(config, results)) is not None]
+    shown = [section for config in plan.recipe.report for section in _section(config, results)]
     return [Text("What this is", about), Numbers("Claims", claims_table(claims)), *shown]
 
 
-def _section(config: SectionConfig, results: Mapping[str, Any]) -> Section | None:
-    """None where the section is about steps that this scale does not make."""
+def _section(config: SectionConfig, results: Mapping[str, Any]) -> list[Section]:
+    """Nothing where the section is about steps that this scale does not make; several parts for a grid."""
     convention = str(_value(config.convention, results) or "")
+    if config.grid is not None:
+        found = _value(config.grid, results)
+        return [] if found is None else grid_sections(found, title=config.title)
     if config.series:
         lines = [
             Series(line.name, _value(line.x, results), _value(line.y, results))
@@ -192,18 +183,19 @@ def _section(config: SectionConfig, results: Mapping[str, Any]) -> Section | Non
             if _value(line.x, results) is not None
         ]
         plot = LinePlot(lines, x_label=config.x_label, y_label=config.y_label, log_x=config.log_x)
-        return Plot(config.title, plot, alt=config.alt or config.title) if lines else None
+        return [Plot(config.title, plot, alt=config.alt or config.title)] if lines else []
     if config.records is not None:
         records = _value(config.records, results)
         rows = None if records is None else [[record[column] for column in config.columns] for record in records]
     else:
         rows = [[_value(cell, results) for cell in row] for row in config.rows if _is_made(row, results)]
-    return Numbers(config.title, Table(config.columns, rows, convention=convention)) if rows else None
+    return [Numbers(config.title, Table(config.columns, rows, convention=convention))] if rows else []
 
 
 def _is_made(row: Sequence[Any], results: Mapping[str, Any]) -> bool:
-    """Whether every step that a row refers to was made at this scale."""
-    return all(path.partition(".")[0] in results for path in references(list(row), VALUE))
+    """Whether some step that a row refers to was made at this scale; cells of others stay empty."""
+    named = [path.partition(".")[0] for path in references(list(row), VALUE)]
+    return not named or any(name in results for name in named)
 
 
 def _value(cell: Any, results: Mapping[str, Any]) -> Any:
@@ -218,23 +210,6 @@ def _value(cell: Any, results: Mapping[str, Any]) -> Any:
             raise ConfigError(f"the report refers to {cell}, but {'.'.join(path[:place])} has no {part!r}")
         value = value[part]
     return value
-
-
-def _steps_section(made: Mapping[str, Artefact]) -> Section:
-    rows = [
-        [name, artefact.kind, artefact.key, "reused" if artefact.reused else "made", artefact.seconds]
-        for name, artefact in made.items()
-    ]
-    total = format_seconds(sum(artefact.seconds for artefact in made.values()))
-    spent = format_seconds(sum(artefact.seconds for artefact in made.values() if not artefact.reused))
-    return Numbers(
-        "Steps",
-        Table(
-            ["step", "kind", "key", "this time", "seconds when made"],
-            rows,
-            convention=f"all steps together took {total}, {spent} of it in this run; keys name artefacts in the store",
-        ),
-    )
 
 
 def _cost(minutes: float | None) -> str:

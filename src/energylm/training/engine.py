@@ -67,6 +67,11 @@ def train(task: Task, config: TrainingConfig, *, folder: Path | str) -> Training
             return _Run(task, config, folder, processes, identity, resumed).to_the_end()
 
 
+def is_begun(folder: Path) -> bool:
+    """Whether `train` would find a finished run or a checkpoint in the run folder `folder`."""
+    return (folder / RESULT_FILE).exists() or disk.newest_checkpoint(folder) is not None
+
+
 def state_of_run(folder: Path) -> str:
     """What `train` would find in the run folder `folder`, in words."""
     if (folder / RESULT_FILE).exists():

@@ -1,5 +1,11 @@
-"""Corpora as steps: identified by the content of their sources, wherever these lie; chosen by what is here."""
+"""Corpora as steps: identified by the content of their sources, wherever these lie; chosen by what is here.
 
+A recipe names alternatives, of which the first whose data are here is taken: single corpora, which become the step
+`corpus`, or sets of corpora (books, news, wiki). Of a set, `corpus` is the union, whose byte-level BPE all of them
+share, and each member is a step of its own name. (Bakhtin et al. 2019 §4.1 take the vocabulary from CC-News alone.)
+"""
+
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,23 +13,50 @@ from typing import Any
 from energylm.bundles.known_models import KNOWN_MODELS, locate
 from energylm.config.corpus import CorpusConfig
 from energylm.config.places import data_folder
+from energylm.config.recipe import PRODUCT, StepConfig, members_of
 from energylm.errors import ConfigError, DataError
+from energylm.pipelines.artefacts import KEY_DIGITS
+from energylm.pipelines.recipe_steps.data_files import DATA
 from energylm.pipelines.recipe_steps.kind import Result, StepKind, Values
 
 CORPUS = "corpus"
-DATA = "data:"  # sources that lie in ENERGYLM_DATA
+_SPLIT_SETTINGS = ("valid_fraction", "test_fraction", "split_seed")
 
 
 def choose_corpus(corpora: Mapping[str, Mapping[str, Any]], *, wanted: str | None) -> tuple[str, Mapping[str, Any]]:
-    """The corpus called `wanted`, or the first whose sources are here, and its settings."""
+    """The corpus (or set of corpora) called `wanted`, or the first whose sources are here, and its settings."""
     if wanted is not None:
         if wanted not in corpora:
             raise ConfigError(f"unknown corpus {wanted!r}; this recipe has: {', '.join(corpora)}")
         return wanted, corpora[wanted]
     for name, settings in corpora.items():
-        if all(_is_here(source) for source in settings["sources"]):
+        if all(_is_here(source) for source in _sources(settings)):
             return name, settings
     raise DataError(f"none of the corpora {', '.join(corpora)} is here; set ENERGYLM_DATA to the folder of data sets")
+
+
+def corpus_steps(common: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, StepConfig]:
+    """The steps of a chosen corpus or set, with the settings `common` to all."""
+    members = members_of(chosen)
+    if members is None:
+        return {CORPUS: StepConfig(make=CORPUS, config={**common, **chosen})}
+    for name, settings in members.items():
+        if own := [key for key in _SPLIT_SETTINGS if settings.get(key, common.get(key)) != common.get(key)]:
+            raise ConfigError(
+                f"corpus {name!r} has a {own[0]} of its own, but the common tokenizer learns from the training texts "
+                f"of all: set {own[0]} for all of them"
+            )
+    union = StepConfig(make=CORPUS, config={**common, "sources": list(dict.fromkeys(_sources(chosen)))})
+    return {CORPUS: union} | {
+        name: StepConfig(make=CORPUS, config={**common, "tokenizer": f"{PRODUCT}{CORPUS}", **settings})
+        for name, settings in members.items()
+    }
+
+
+def _sources(settings: Mapping[str, Any]) -> list[str]:
+    members = members_of(settings)
+    parts = [settings] if members is None else members.values()
+    return [source for part in parts for source in part["sources"]]
 
 
 def _is_here(source: str) -> bool:
@@ -54,6 +87,10 @@ def _identity(values: Values) -> Result:
 
     if any(source.startswith("hf:") for source in values["sources"]):  # named by the hub: no need to fetch it to plan
         return {"corpus": CorpusConfig.checked(values, origin="step 'corpus'").model_dump(mode="json")}
+    tokenizer = values.get("tokenizer")
+    if tokenizer is not None and re.fullmatch(rf"{CORPUS}/[0-9a-f]{{{KEY_DIGITS}}}", tokenizer):  # another step's
+        own = {key: value for key, value in values.items() if key not in ("tokenizer", "vocabulary_size")}
+        return {"corpus": plan_corpus(_corpus(own), output=Path()).identity, "tokenizer": tokenizer}
     return {"corpus": plan_corpus(_corpus(values), output=Path()).identity}
 
 

