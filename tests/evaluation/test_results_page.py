@@ -29,13 +29,14 @@ def test_the_committed_page_is_the_generated_one():
 def test_a_benchmark_and_a_report_by_hand(tmp_path):
     (tmp_path / "bench-toy.json").write_text(json.dumps(BENCH))
     table = Table(["what", "value"], [["perplexity", 12.5]], convention="per token")
-    write_report(tmp_path / "run", title="A run", sections=[Text("Words", "…"), Numbers("Fit", table)])
+    write_report(tmp_path / "run", title="A run", sections=[Text("Words", "Made by: a command"), Numbers("Fit", table)])
     (tmp_path / "run" / "results.json").rename(tmp_path / "run.json")
     page = results_page(tmp_path)
     assert "| speed | 6.543 | ≥ 6 | yes |" in page
     assert "| memory | 1.3 | ≤ 1.2 | no |" in page  # a bar that does not hold is shown as such
     assert "- tokens/s: 1.235e+04" in page
     assert "### Fit\n\n| what | value |\n| --- | ---: |\n| perplexity | 12.5 |\n\n*per token*" in page
+    assert "## A run\n\n`run.json`\n\nMade by: a command\n\n### Fit" in page
     assert page.index("## bench toy") < page.index("## A run")
 
 

@@ -55,6 +55,8 @@ def _report(file: Path, kept: Mapping[str, Any]) -> str:
     lines = [f"## {kept['title']}", "", f"`{file.name}`", ""]
     for name in kept["order"]:
         section = kept["sections"][name]
+        if section["kind"] == "text":
+            lines += [section["body"].strip(), ""]
         if section["kind"] == "table":
             rows = [[record[column] for column in section["columns"]] for record in section["rows"]]
             lines += [

@@ -22,7 +22,7 @@ from energylm.pipelines.joint_windows import JointWindows
 class Repetition:
     """One place: what the base said there again, and what both models think of it."""
 
-    context_end: str  # the last words of the context
+    context_end: str  # the last words before it that the base wrote; nothing of the corpus
     repeated: str
     base_probability: float
     joint_probability: float  # 0 where the joint model does not keep the token
@@ -65,7 +65,7 @@ def repetition_tables(config: RepetitionsConfig) -> Repetitions:
         rows = [
             {**row, "repeats": "yes" if row["token"] == text[place] else ""} for row in table.rows(show=config.show)
         ]
-        ending = "…" + work.lm.decode(text[max(0, place - 2 * config.within) : place])
+        ending = "…" + work.lm.decode(text[max(config.prefix, place - 2 * config.within) : place])
         found.append(Repetition(ending, work.lm.decode([text[place]]), base, joint, rows))
         if len(found) == config.examples:
             break
