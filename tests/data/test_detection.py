@@ -142,6 +142,8 @@ def test_a_limit_is_spread_over_the_file(put):
     path = put("h.jsonl", jsonl(*(f"text {number}" for number in range(100))))
     data = read_detection(DetectionSources(human=(path,), limit=3))
     assert contents(data.texts) == ["text 0", "text 50", "text 99"]
+    part = read_detection(DetectionSources(human=(path,), limit=20, part="test", test_fraction=0.3))
+    assert len(part.texts) == 20  # of the part, not a part of the limit
 
 
 def test_the_real_sets_are_read(data_folder):

@@ -33,7 +33,7 @@ def test_a_thing_is_made_once(tmp_path):
     second = ArtefactStore(tmp_path).make("lm", key, work, identity=IDENTITY)
     assert work.calls == 1 and (first.reused, second.reused) == (False, True)
     assert first.result == second.result == {"number": 7} and first.seconds == second.seconds
-    assert second.folder == tmp_path / "lm" / key / "made" and (second.folder / "log").read_text() == "x"
+    assert second.folder == tmp_path / "lm" / key / "lm" and (second.folder / "log").read_text() == "x"
     assert read_json(tmp_path / "lm" / key / "artefact.json")["identity"] == IDENTITY
 
 
@@ -61,4 +61,4 @@ def test_two_processes_do_not_make_the_same_thing(tmp_path):
 
 def test_the_store_lies_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("ENERGYLM_HOME", str(tmp_path))
-    assert ArtefactStore().product("lm", "k") == tmp_path / "artefacts" / "lm" / "k" / "made"
+    assert ArtefactStore().product("lm", "k") == tmp_path / "artefacts" / "lm" / "k" / "lm"

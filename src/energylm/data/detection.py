@@ -105,15 +105,14 @@ def read_detection(sources: DetectionSources) -> DetectionData:
             (MACHINE, (*sources.machine, *sources.pairs)),
         )
         for path in paths
-        for text in spread(
-            list(_path(Path(path).expanduser(), label, sources, both=path in sources.pairs)), sources.limit
-        )
+        for text in _path(Path(path).expanduser(), label, sources, both=path in sources.pairs)
     ]
     data = _cleaned(found)
-    if sources.part == "all":
-        return data
-    parts = data.split(valid_fraction=0.0, test_fraction=sources.test_fraction, purpose=0)
-    return DetectionData(parts[sources.part].texts, data.left_out)
+    texts = list(data.texts)
+    if sources.part != "all":
+        parts = data.split(valid_fraction=0.0, test_fraction=sources.test_fraction, purpose=0)
+        texts = list(parts[sources.part].texts)
+    return DetectionData(tuple(_limited(texts, sources.limit)), data.left_out)
 
 
 def read_unlabelled(
@@ -186,6 +185,16 @@ def _texts(path: Path, form: str | None, label: Label, sources: DetectionSources
             raise DataError(
                 f"{path}: its ending does not say what it is; rename it (.txt, .jsonl, .json), or say --format"
             )
+
+
+def _limited(texts: list[LabelledText], most: int | None) -> list[LabelledText]:
+    """At most so many texts of each file and class."""
+    if most is None:
+        return texts
+    of_files: dict[tuple[str, str], list[LabelledText]] = {}
+    for text in texts:
+        of_files.setdefault((text.label, text.source), []).append(text)
+    return [text for of_file in of_files.values() for text in spread(of_file, most)]
 
 
 def spread(texts: list[LabelledText], most: int | None) -> list[LabelledText]:

@@ -1,7 +1,7 @@
 """The artefact store: what a recipe makes is kept under a hash of how it was made, and shared by all recipes.
 
     ENERGYLM_HOME/artefacts/<kind>/<key>/artefact.json     how it was made, what was found; its presence means finished
-    ENERGYLM_HOME/artefacts/<kind>/<key>/made/             the product: a corpus, a run folder, negatives …
+    ENERGYLM_HOME/artefacts/<kind>/<key>/<kind>/           the product: a corpus, a run folder, negatives …
 
 The key is a SHA-256 of the kind, its settings with all defaults filled in, and the keys of everything it is made from.
 So a changed setting makes a new artefact and everything below it anew, and nothing is trained or generated twice. A
@@ -18,7 +18,7 @@ from energylm import __version__
 from energylm.config.places import home_folder
 from energylm.files import folder_lock, read_json, sha256_of_json, write_json
 
-RECORD, PRODUCT_FOLDER = "artefact.json", "made"
+RECORD = "artefact.json"
 KEY_DIGITS = 20  # of the SHA-256, enough for file names
 
 
@@ -41,8 +41,8 @@ class ArtefactStore:
         self.root = root if root is not None else home_folder() / "artefacts"
 
     def product(self, kind: str, key: str) -> Path:
-        """Where the product of a step lies or will lie."""
-        return self.root / kind / key / PRODUCT_FOLDER
+        """Where the product of a step lies or will lie; its name appears in reports, so it says what it is."""
+        return self.root / kind / key / kind
 
     def find(self, kind: str, key: str) -> Artefact | None:
         file = self.root / kind / key / RECORD
