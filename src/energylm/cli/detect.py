@@ -48,12 +48,12 @@ def train(
         str | None,
         typer.Option(help="Start: an encoder's or energy's folder, a known model, a hub name (default: minilm-l6)."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates at most (default: 300).", show_default=False)] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates at most (default: 600).", show_default=False)] = None,
     batch: Annotated[
         int | None, typer.Option(help="Pairs of blocks per update (default: 8).", show_default=False)
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="The highest learning rate (default: 1e-4).", show_default=False)
+        float | None, typer.Option(help="The highest learning rate (default: 5e-5).", show_default=False)
     ] = None,
     block: Annotated[int | None, typer.Option(help="Tokens of a block (default: 160).", show_default=False)] = None,
     fpr: Rate = None,

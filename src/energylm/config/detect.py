@@ -49,7 +49,7 @@ class BlockConfig(Config):
 class DetectorOptimizer(OptimizerConfig):
     """AdamW from pretrained weights."""
 
-    learning_rate: float = Field(1e-4, gt=0, description="The highest learning rate.")
+    learning_rate: float = Field(5e-5, gt=0, description="The highest learning rate.")
     weight_decay: float = Field(0.01, ge=0, description="Decoupled weight decay of matrices.")
 
 
@@ -68,7 +68,7 @@ class DetectorCheckpoints(CheckpointConfig):
 class DetectorTraining(TrainingConfig):
     """As for any model; a sequence of `global_batch` is a block of human text with a block of machine text."""
 
-    steps: int | None = Field(300, ge=1, description="Updates; none = until validation stops improving.")
+    steps: int | None = Field(600, ge=1, description="Updates; none = until validation stops improving.")
     global_batch: int = Field(8, ge=1, description="Pairs of a human and a machine block per update.")
     optimizer: DetectorOptimizer = DetectorOptimizer()
     validation: DetectorValidation = DetectorValidation()
@@ -87,8 +87,11 @@ class DetectTrainConfig(Config):
     depth: float = Field(
         0.5, gt=0, le=1, description="The share of the encoder's layers that is kept, from the first on; 1 = all."
     )
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="Of the encoder in training; a few hundred updates learn faster without any."
+    )
     probe_pairs: int = Field(
-        256, ge=0, description="Pairs of blocks that the projection is fitted on before training; 0 = starts near zero."
+        512, ge=0, description="Pairs of blocks that the projection is fitted on before training; 0 = starts near zero."
     )
     blocks: BlockConfig = BlockConfig()
     shorter_blocks: float = Field(

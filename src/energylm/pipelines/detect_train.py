@@ -121,6 +121,7 @@ def _task(config: DetectTrainConfig, detector: Detector, parts: TrainingTexts) -
             "init_sha256": weights_sha256(config.init),
             "pooling": config.pooling,
             "depth": config.depth,
+            "dropout": config.dropout,
             "probe_pairs": config.probe_pairs,
             "validation_texts": config.validation_texts,
             "calibration_texts": config.calibration_texts,

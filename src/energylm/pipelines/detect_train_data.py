@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import nn
+
 from energylm.bundles.detector import Detector
 from energylm.bundles.energy_model import KIND, EnergyModel
 from energylm.bundles.known_models import locate
@@ -57,6 +59,7 @@ def open_training(config: DetectTrainConfig) -> tuple[Detector, TrainingTexts]:
                     f"{fewest} are needed; give more than {len(data.of(label)):,} {label} texts"
                 )
     detector = Detector(_start(config), blocks=config.blocks)
+    _set_dropout(detector.energy.network, config.dropout)
     return detector, TrainingTexts(
         named, {part: _tokens(config, detector, part, texts) for part, texts in named.items()}
     )
@@ -87,6 +90,12 @@ def _start(config: DetectTrainConfig) -> EnergyModel:
     )
     keep_first_layers(energy.network.encoder, share=config.depth)
     return energy
+
+
+def _set_dropout(network: nn.Module, probability: float) -> None:
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = probability
 
 
 def is_energy(init: str) -> bool:
