@@ -20,8 +20,8 @@ SMALL = {
 
 
 @pytest.fixture
-def recipe(detection_folder, bert_folder, tmp_path, monkeypatch):
-    """The recipe of the package with a tiny encoder, on made-up texts under the names of the real files."""
+def shrunk_recipe(detection_folder, bert_folder, tmp_path, monkeypatch):
+    """A recipe of the package with a tiny encoder, on made-up texts under the names of the real files."""
     data = tmp_path / "data" / "detection"
     for name in GENERATED:
         (data / "generated").mkdir(parents=True, exist_ok=True)
@@ -31,18 +31,27 @@ def recipe(detection_folder, bert_folder, tmp_path, monkeypatch):
         shutil.copy(detection_folder / "human.jsonl", data / "ghostbuster" / f"{domain}_human.jsonl")
         shutil.copy(detection_folder / "machine.jsonl", data / "ghostbuster" / f"{domain}_gpt.jsonl")
     monkeypatch.setenv("ENERGYLM_DATA", str(tmp_path / "data"))
-    values = load_recipe("bakhtin2019/table6").model_dump(mode="json", exclude_unset=True)
-    for name, settings in values["scales"]["mini"]["steps"].items():
-        if name.endswith("_detector"):
-            values["scales"]["mini"]["steps"][name] = {**SMALL, "init": str(bert_folder)}
-        else:
-            settings["resamples"] = 20
-    return values
+
+    def shrunk(name):
+        values = load_recipe(name).model_dump(mode="json", exclude_unset=True)
+        for step, settings in values["scales"]["mini"]["steps"].items():
+            if step.endswith("detector"):
+                values["scales"]["mini"]["steps"][step] = {**SMALL, "init": str(bert_folder)}
+            else:
+                settings["resamples"] = 20
+        return values
+
+    return shrunk
+
+
+@pytest.fixture
+def recipe(shrunk_recipe):
+    return shrunk_recipe("bakhtin2019/table6")
 
 
 def written(folder, values):
-    (folder / "table6.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    return str(folder / "table6.yaml")
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    return str(folder / "recipe.yaml")
 
 
 def test_in_domain_and_generalization(recipe, tmp_path):
@@ -56,6 +65,15 @@ def test_in_domain_and_generalization(recipe, tmp_path):
     assert 0 <= found["detector"]["accuracy"] <= 100 and "–" in found["detector"]["accuracy_interval"]
     assert len(done.claims) == 4 and all(claim.verdict != "cannot be told" for claim in done.claims)
     assert "--corpus" not in (tmp_path / "out" / "results.md").read_text()
+
+
+def test_one_detector_on_other_generators_and_domains(shrunk_recipe, tmp_path):
+    file = written(tmp_path, shrunk_recipe("bakhtin2019/unseen_generators"))
+    done = reproduce(file, scale="mini", output=tmp_path / "out", store=ArtefactStore(tmp_path / "store"))
+    assert all(claim.verdict != "cannot be told" for claim in done.claims)
+    found = done.steps["stories_neo"].result
+    for shares in (found["verdicts"]["human"], found["verdicts"]["machine"]):
+        assert sum(shares.values()) == pytest.approx(100)
 
 
 def test_keys_follow_the_content_of_the_files(recipe, tmp_path, monkeypatch):

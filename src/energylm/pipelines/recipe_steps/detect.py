@@ -5,7 +5,7 @@ Sources that begin with `data:` lie in ENERGYLM_DATA. A step is identified by th
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from energylm.bundles.known_models import KNOWN_MODELS
 from energylm.bundles.weights_identity import weights_sha256
@@ -13,6 +13,9 @@ from energylm.config.base import Config
 from energylm.config.detect import DetectEvalConfig, DetectTrainConfig
 from energylm.pipelines.recipe_steps.data_files import content_of, place_of
 from energylm.pipelines.recipe_steps.kind import Result, StepKind, Values
+
+if TYPE_CHECKING:
+    from energylm.evaluation.detector_report import Verdicts
 
 _SOURCES, _PATHS = ("data", "train"), ("human", "machine", "pairs")
 
@@ -31,6 +34,7 @@ def _evaluate(values: Values, folder: Path) -> Result:
     run = evaluate(DetectEvalConfig.checked(_located(values)), output=folder)
     measured = {"detector": run.detector} | ({"tfidf": run.baseline} if run.baseline is not None else {})
     found: Result = {"human": run.detector.real, "machine": run.detector.machine, "overlap": run.overlap}
+    found["verdicts"] = {label: _verdict_shares(run.verdicts, label) for label in ("human", "machine")}
     for name, one in measured.items():
         found[name] = {
             "accuracy": 100 * one.balanced_accuracy.value,
@@ -41,6 +45,16 @@ def _evaluate(values: Values, folder: Path) -> Result:
             "tpr_at_1_interval": f"{one.tpr_at_1.lower:.3f}–{one.tpr_at_1.upper:.3f}",
         }
     return found
+
+
+def _verdict_shares(verdicts: "Mapping[str, Verdicts]", label: str) -> Result:
+    """Per cent of all texts of a class; `verdicts` has its sources, named "label: file"."""
+    of_class = [one for name, one in verdicts.items() if name.startswith(f"{label}: ")]
+    texts = sum(one.texts for one in of_class)
+    return {
+        verdict: 100 * sum(one.texts * getattr(one, verdict) for one in of_class) / texts
+        for verdict in ("machine", "human", "abstains")
+    }
 
 
 def _identity(config_class: type[Config]) -> Any:
