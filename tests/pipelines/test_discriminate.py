@@ -5,13 +5,15 @@ import pytest
 import torch
 
 from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy
 from energylm.config.grid import DiscriminationConfig, LikelihoodConfig
 from energylm.config.negatives import NegativesConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast
-from energylm.errors import ConfigError, DataError
+from energylm.data.tokenizer import train_tokenizer
+from energylm.errors import ConfigError, DataError, VocabularyMismatch
 from energylm.files import read_json
 from energylm.pipelines.discriminate import RESULT_FILE, discriminate, fit_likelihood, text_energies
 from energylm.pipelines.negatives import make_negatives
@@ -121,9 +123,14 @@ def test_the_likelihood_baseline(made, corpus_folder, model_folder, tmp_path):
     assert run.measured.balanced_accuracy.value >= 0.5
 
 
-def test_mistakes(made, corpus_folder, energy_folder):
+def test_mistakes(made, corpus_folder, energy_folder, model_folder, tmp_path):
     with pytest.raises(ConfigError, match="2 corpora came for 1 folders"):
         discriminate(config(made, corpus_folder, energy_folder, corpus=[str(corpus_folder)] * 2))
+    words = train_tokenizer(["Another text altogether, quite another. "] * 9, vocabulary_size=290)
+    LanguageModel(LanguageModel.from_pretrained(model_folder).model, words).save_pretrained(tmp_path / "other")
+    given = {"lm": str(tmp_path / "other"), "negatives": made["test"], "corpus": str(corpus_folder)}
+    with pytest.raises(VocabularyMismatch, match="other reads other tokens than"):
+        fit_likelihood(LikelihoodConfig.checked(given), output=tmp_path / "model")
 
 
 def _listed(values):

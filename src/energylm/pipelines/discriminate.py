@@ -27,9 +27,10 @@ from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast, pad
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.data.window_overlap import SeenWindows
-from energylm.errors import ConfigError, DataError
+from energylm.errors import DataError, VocabularyMismatch
 from energylm.estimators.discrimination import Discrimination, discrimination
 from energylm.files import write_json
+from energylm.pipelines.train_energy_data import Source, paired_sources
 from energylm.progress import progress, say
 
 RESULT_FILE = "discrimination.json"
@@ -92,7 +93,7 @@ class TextEnergies:
 def discriminate(config: DiscriminationConfig, *, output: Path | None = None) -> DiscriminationRun:
     """Measure the energy on all texts of the negatives; with `output`, write the result there."""
     energy = load_energy(config.energy)
-    sources = _opened(config.negatives, config.corpus)
+    sources = paired_sources(config.negatives, config.corpus)
     kept, overlapping = _unseen_rows(config, sources)
     parts = [
         text_energies(energy, negatives, corpus, rows=rows)
@@ -132,7 +133,12 @@ def fit_likelihood(config: LikelihoodConfig, *, output: Path) -> LogLikelihoodEn
     validation texts apart best."""
     energy = LogLikelihoodEnergy(LanguageModel.from_pretrained(config.lm))
     real, machine = [], []
-    for negatives, corpus in _opened(config.negatives, config.corpus):
+    for negatives, corpus in paired_sources(config.negatives, config.corpus):
+        if tokenizer_sha256(energy.tokenizer) != corpus.manifest.tokenizer.sha256:
+            raise VocabularyMismatch(
+                f"{config.lm} reads other tokens than {corpus.folder} holds; give the language model that wrote "
+                f"{negatives.folder}, or one of its tokenizer"
+            )
         contrast = Contrast(negatives, corpus)
         contexts = np.arange(len(contrast), dtype=np.int64)
         sequences = contrast.sequences(contexts, np.tile(np.arange(contrast.k), (len(contrast), 1)))
@@ -174,17 +180,7 @@ def _reading(energy: Energy, corpus: Corpus) -> Callable[[Sequence[Sequence[int]
     return energies
 
 
-def _opened(negatives: Sequence[str], corpora: Sequence[str]) -> list[tuple[Negatives, Corpus]]:
-    if len(corpora) not in (1, len(negatives)):
-        raise ConfigError(
-            f"{len(corpora)} corpora came for {len(negatives)} folders of negatives; give one for all, or one for each"
-        )
-    opened = {folder: Corpus.open(folder) for folder in corpora}
-    of_each = corpora if len(corpora) == len(negatives) else list(corpora) * len(negatives)
-    return [(Negatives.open(folder), opened[corpus]) for folder, corpus in zip(negatives, of_each, strict=True)]
-
-
-def _texts_of(sources: Sequence[tuple[Negatives, Corpus]]) -> list[int]:
+def _texts_of(sources: Sequence[Source]) -> list[int]:
     """A number for each source; sources that cut the same texts into the same windows have the same."""
     forms = []
     for negatives, corpus in sources:
@@ -193,14 +189,12 @@ def _texts_of(sources: Sequence[tuple[Negatives, Corpus]]) -> list[int]:
     return [forms.index(form) for form in forms]
 
 
-def _unseen_rows(
-    config: DiscriminationConfig, sources: Sequence[tuple[Negatives, Corpus]]
-) -> tuple[list[NDArray[np.int64]], int]:
+def _unseen_rows(config: DiscriminationConfig, sources: Sequence[Source]) -> tuple[list[NDArray[np.int64]], int]:
     """Of each source the rows whose window the energy has not learnt from, and how many were left out."""
     all_rows = [np.arange(len(negatives), dtype=np.int64) for negatives, _ in sources]
     if not config.trained_on:
         return all_rows, 0
-    learnt = _opened(config.trained_on, config.trained_on_corpus)
+    learnt = paired_sources(config.trained_on, config.trained_on_corpus)
     reader = learnt[0][1]  # all of them share its tokenizer
     seen = SeenWindows([window for negatives, corpus in learnt for window in _windows(negatives, corpus)])
     kept = [

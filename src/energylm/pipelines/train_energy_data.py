@@ -81,27 +81,33 @@ def open_data(config: TrainEnergyConfig) -> EnergyData:
 
 
 def open_sources(negatives: Sequence[str], corpora: Sequence[str | Path]) -> tuple[Source, ...]:
-    """Folders of negatives with the corpus of each (or one for all), which must be theirs and of one tokenizer."""
-    opened = [Corpus.open(folder) for folder in corpora]
+    """Different folders of negatives, each with the corpus that they were made from, all of one tokenizer."""
+    sources = paired_sources(negatives, corpora)
+    opened = [source.corpus for source in sources]
     for corpus in opened[1:]:
         if corpus.manifest.tokenizer.sha256 != opened[0].manifest.tokenizer.sha256:
             raise VocabularyMismatch(
                 f"the corpora {opened[0].folder} and {corpus.folder} have different tokenizers, but one energy reads "
                 f"one; build the second with --tokenizer {opened[0].folder / TOKENIZER_FOLDER}, and its negatives anew"
             )
-    if len(opened) not in (1, len(negatives)):
-        raise ConfigError(
-            f"{len(opened)} corpora came for {len(negatives)} folders of negatives; give one for all, or one for each "
-            "in the same order"
-        )
-    opened = opened * len(negatives) if len(opened) == 1 else opened
-    sources = tuple(Source(Negatives.open(folder), corpus) for folder, corpus in zip(negatives, opened, strict=True))
     for source in sources:
         source.negatives.check(corpus=source.corpus)
     for first, second in combinations([source.negatives for source in sources], 2):
         if first.manifest.identity == second.manifest.identity:
             raise ConfigError(f"{first.folder} and {second.folder} are the same negatives; name them once")
     return sources
+
+
+def paired_sources(negatives: Sequence[str], corpora: Sequence[str | Path]) -> tuple[Source, ...]:
+    """Folders of negatives with the corpus of each (or one for all)."""
+    if len(corpora) not in (1, len(negatives)):
+        raise ConfigError(
+            f"{len(corpora)} corpora came for {len(negatives)} folders of negatives; give one for all, or one for each "
+            "in the same order"
+        )
+    opened = {folder: Corpus.open(folder) for folder in corpora}
+    of_each = corpora if len(corpora) == len(negatives) else list(corpora) * len(negatives)
+    return tuple(Source(Negatives.open(one), opened[corpus]) for one, corpus in zip(negatives, of_each, strict=True))
 
 
 def _open_training(config: TrainEnergyConfig) -> tuple[Source, ...]:
