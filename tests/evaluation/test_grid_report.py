@@ -41,9 +41,9 @@ def test_means_by_hand():
     found = summarise(CELLS)
     assert found["settings"]["in_domain"]["accuracy"] == pytest.approx((0.9 + 0.8) / 2)
     assert found["settings"]["cross_corpus"] == {
-        "cells": 2, "accuracy": pytest.approx(0.65), "auroc": pytest.approx(0.75),
+        "cells": 2, "accuracy": pytest.approx(0.65), "lower": pytest.approx(0.1), "auroc": pytest.approx(0.75),
     }  # fmt: skip
-    assert found["settings"]["unseen"] == {"cells": 0, "accuracy": None, "auroc": None}
+    assert found["settings"]["unseen"] == {"cells": 0, "accuracy": None, "lower": None, "auroc": None}
     assert found["unions"]["containing"]["accuracy"] == 0.8 and found["unions"]["lacking"]["accuracy"] == 0.7
     assert found["singles"]["containing"]["accuracy"] == 0.9 and found["singles"]["lacking"]["accuracy"] == 0.6
     # Teeth: the cell that is left out would drag the mean down.

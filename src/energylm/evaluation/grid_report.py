@@ -1,7 +1,7 @@
 """What a generalization grid found: cells by setting, means of each setting, heat maps and a table.
 
-    settings.in_domain.accuracy     mean balanced accuracy over the cells of a setting; also cross_architecture,
-                                    cross_corpus, unseen
+    settings.in_domain.accuracy     mean balanced accuracy over the cells of a setting (`.lower`: mean of the lower ends
+                                    of the intervals); also cross_architecture, cross_corpus, unseen
     unions.containing, .lacking     the same over training sets of several corpora, with and without the test corpus
     singles.containing, .lacking    over training sets of one corpus, which is or is not the test corpus
     generators.NAME                 over the cells of a test generator
@@ -122,10 +122,10 @@ def _by_containing(cells: Sequence[GridCell]) -> dict[str, Any]:
 
 
 def _means(cells: Sequence[GridCell]) -> dict[str, Any]:
-    """Of accuracy and AUROC; where all cells have them, of the accuracies by length of the given context, too."""
+    """Of accuracy, the lower ends of its intervals, and AUROC; where all cells have them, of the accuracies by length of the given context, too."""
     found = [cell.found for cell in cells if cell.found is not None]
     means: dict[str, Any] = {"cells": len(found)} | {
-        name: sum(one[name] for one in found) / len(found) if found else None for name in ("accuracy", "auroc")
+        name: sum(one[name] for one in found) / len(found) if found else None for name in ("accuracy", "lower", "auroc")
     }
     lengths = [one["by_context"]["context_tokens"] for one in found if "by_context" in one]
     if lengths and len(lengths) == len(found) and all(one == lengths[0] for one in lengths):
