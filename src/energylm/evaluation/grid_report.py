@@ -122,7 +122,8 @@ def _by_containing(cells: Sequence[GridCell]) -> dict[str, Any]:
 
 
 def _means(cells: Sequence[GridCell]) -> dict[str, Any]:
-    """Of accuracy, the lower ends of its intervals, and AUROC; where all cells have them, of the accuracies by length of the given context, too."""
+    """Of accuracy, the lower ends of its intervals, and AUROC; where all cells have them, also of the accuracies by
+    length of the given context."""
     found = [cell.found for cell in cells if cell.found is not None]
     means: dict[str, Any] = {"cells": len(found)} | {
         name: sum(one[name] for one in found) / len(found) if found else None for name in ("accuracy", "lower", "auroc")
