@@ -125,6 +125,10 @@ def test_schedules_are_functions_of_the_epoch():
     shares = [float(task.batch(step, range(2))["gold_share"]) for step in (1, 9, 17)]
     assert shares[0] == 1.0 and shares[1] == pytest.approx(1 / (1 + 2.718281828)) and shares[2] < shares[1]
     assert float(make({"mixing": "always"}).batch(1, range(2))["gold_share"]) == 0.0
+    quick = make({"kind": "scheduled-sampling", "alpha": {"growth": 2}, "strength": 1, "epoch_steps": 3})
+    batches = [quick.batch(step, range(2)) for step in (1, 3, 4, 7)]
+    assert [float(batch["alpha"]) for batch in batches] == [1.0, 1.0, 2.0, 4.0]
+    assert [float(batch["gold_share"]) < 1 for batch in batches] == [False, False, True, True]
 
 
 def test_validation_shares_add_up():

@@ -25,6 +25,7 @@ REFUSE: Final = "refuse"
 
 TaskName = Literal["entities", "tags", "translation"]
 Normalization = Literal["local", "global"]
+UnseenTags = Literal["refuse", "wrong"]
 
 
 class AlphaConfig(Config):
@@ -53,6 +54,9 @@ class ObjectiveConfig(Config):
     )
     strength: float = Field(100.0, gt=0, description="k of the decay k / (k + exp(epoch / k)): larger is gentler.")
     alpha: AlphaConfig = AlphaConfig()
+    epoch_steps: int | None = Field(
+        None, ge=1, description="Updates that α and the decay count as an epoch; none = a pass over the data."
+    )
     beam: int = Field(3, ge=1, description="Elements of the soft beam (ch. 4: 3; ch. 5 tagging: 5).")
     normalization: Normalization = Field(
         LOCAL, description="Search by log-softmaxed scores (local) or by raw ones (global)."
@@ -136,7 +140,7 @@ class TrainSeq2SeqConfig(Config):
     longest: int = Field(80, ge=1, description="Training sequences with more source or target tokens are left out.")
     limit: int | None = Field(None, ge=1, description="Train on the first so many sequences; none = on all.")
     valid_limit: int | None = Field(None, ge=1, description="Validate on the first so many sequences; none = on all.")
-    unseen_tags: Literal["refuse", "wrong"] = Field(
+    unseen_tags: UnseenTags = Field(
         REFUSE, description="Validation tags that training never saw: refuse them, or count them as never found."
     )
     training: Seq2SeqTraining = Seq2SeqTraining()
@@ -168,7 +172,7 @@ class EvaluateSeq2SeqConfig(Config):
     decoding: DecodingConfig = DecodingConfig()
     batch: int = Field(64, ge=1, description="Sentences at a time.")
     limit: int | None = Field(None, ge=1, description="Judge the first so many; none = all.")
-    unseen_tags: Literal["refuse", "wrong"] = Field(
+    unseen_tags: UnseenTags = Field(
         REFUSE, description="Tags that training never saw: refuse them, or count them as never found."
     )
     length_bins: tuple[int, ...] = Field(

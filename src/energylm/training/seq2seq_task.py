@@ -80,12 +80,17 @@ class Seq2SeqTask:
     def batch(self, step: int, rows: range) -> Batch:
         indices = self.batches.rows(step)[rows.start : rows.stop]
         batch = {name: torch.from_numpy(array) for name, array in self.train.gather(indices, ignored=IGNORED).items()}
-        epoch = self.batches.epoch(step)
+        epoch = self._epoch(step)
         rows_B = torch.arange(rows.start, rows.stop)
         batch["keys_B"] = row_keys(derive_seed(self.seed, "scheduled sampling"), torch.tensor(step), rows_B)
         batch["alpha"] = torch.tensor(self.objective.alpha.at(epoch), dtype=torch.float64)
         batch["gold_share"] = torch.tensor(self._gold_share(epoch), dtype=torch.float64)
         return batch
+
+    def _epoch(self, step: int) -> int:
+        """As α and the share of gold symbols count it."""
+        updates = self.objective.epoch_steps
+        return self.batches.epoch(step) if updates is None else (step - 1) // updates
 
     def _gold_share(self, epoch: int) -> float:
         if self.objective.mixing == "always":

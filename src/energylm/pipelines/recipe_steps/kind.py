@@ -33,13 +33,13 @@ class StepKind:
         if self.content is not None:
             return {"version": self.version, **self.content(values)}
         settings = self.config_class.checked(values, origin=origin).model_dump(mode="json")
-        return {"version": self.version, **{name: _pinned(value) for name, value in settings.items()}}
+        return {"version": self.version, **{name: pinned(value) for name, value in settings.items()}}
 
 
-def _pinned(value: Any) -> Any:
+def pinned(value: Any) -> Any:
     """The name of a known model with its weights; an absolute path as what lies there: a corpus or a model."""
     if isinstance(value, list):
-        return [_pinned(inner) for inner in value]
+        return [pinned(inner) for inner in value]
     if not isinstance(value, str):
         return value
     if value in KNOWN_MODELS:
