@@ -87,8 +87,9 @@ class ClaimConfig(Config):
 
 
 class Shared(Config):
-    """Steps that several recipes of a paper use; a file of its own, named by their `uses`."""
+    """Steps that several recipes of a paper use; a file of its own, named by their `uses`. It may use another."""
 
+    uses: str | None = Field(None, description="A file beside this one with shared steps.")
     steps: dict[str, StepConfig] = Field({}, description="What is made, by name.")
     scales: dict[Scale, ScaleConfig] = Field({}, description="mini and paper.")
 
@@ -97,7 +98,6 @@ class Recipe(Shared):
     title: str
     where: str = Field(description="Table, figure or section of the paper.")
     about: str = Field(description="What is shown and how the mini scale differs.")
-    uses: str | None = Field(None, description="A file beside this one with shared steps.")
     report: tuple[SectionConfig, ...] = Field(min_length=1)
     claims: tuple[ClaimConfig, ...] = Field(min_length=1)
 
@@ -148,12 +148,13 @@ def load_recipe(name: str) -> Recipe:
 
 
 def read_recipe(file: Path) -> Recipe:
-    """A recipe file with the shared file that it uses."""
+    """A recipe file with the shared files that it uses."""
     partial = load_config(_Partial, file)
     values: dict[str, Any] = partial.model_dump(exclude_unset=True)
-    if partial.uses is not None:
-        shared = load_config(Shared, file.parent / f"{partial.uses}.yaml")
-        values = merged(shared.model_dump(exclude_unset=True), values)
+    uses = partial.uses
+    while uses is not None:
+        shared = load_config(Shared, file.parent / f"{uses}.yaml")
+        values, uses = merged(shared.model_dump(exclude_unset=True), values), shared.uses
     return Recipe.checked(values, origin=str(file))
 
 

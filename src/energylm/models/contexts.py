@@ -1,4 +1,4 @@
-"""What every decoder asks of its contexts and its network before it reads them."""
+"""What every decoder asks of its contexts and its network before it reads them; how much a network holds."""
 
 from collections.abc import Sequence
 
@@ -32,3 +32,17 @@ def check_network(network: PreTrainedModel, *, longest: int) -> None:
             f"context and continuation take {longest} tokens but the model holds {limit}; "
             "shorten the context or ask for fewer new tokens"
         )
+
+
+def longest_input(network: PreTrainedModel) -> int | None:
+    """The most tokens that a network's positions hold; None where nothing limits them."""
+    limit = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    if limit is None:
+        return None
+    # RoBERTa's relatives count positions from their padding index on.
+    reserved = [
+        module.padding_idx + 1
+        for name, module in network.named_modules()
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
+    ]
+    return int(limit) - max(reserved, default=0)
