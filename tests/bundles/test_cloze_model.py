@@ -5,21 +5,24 @@ import json
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import AutoModel, ElectraForPreTraining, ElectraModel
+from transformers import AutoModel, ElectraForPreTraining, ModernBertForTokenClassification
 
 from energylm.bundles.cloze_model import ELECTRA_TT, ELECTRIC, TWO_TOWER, ClozeModel
 from energylm.bundles.energy_model import EnergyModel
 from energylm.config.models import TransformerShape
+from energylm.config.pretrain import LocalTransformerShape
 from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.models import two_tower
-from energylm.models.cloze_presets import build_two_tower, electra_config
+from energylm.models.cloze_presets import build_detector, build_encoder, build_two_tower, replaced_logits
 from energylm.objectives.electra import detector_log_prob
 
 MAIN = TransformerShape(layers=1, width=32, heads=2, dropout=0.0)
+LOCAL = LocalTransformerShape(layers=2, width=32, heads=2, dropout=0.0)
 SMALL = TransformerShape(layers=1, width=8, heads=1, dropout=0.0)
 KINDS = [ELECTRIC, TWO_TOWER, ELECTRA_TT]
+SHAPED_KINDS = [(kind, MAIN) for kind in KINDS] + [(ELECTRIC, LOCAL), (ELECTRA_TT, LOCAL)]
 RATE = 0.15
 
 
@@ -28,18 +31,18 @@ def make(corpus_folder):
     tokenizer = load_tokenizer(corpus_folder)
     sizes = {"vocabulary_size": len(tokenizer), "max_length": 20, "pad_token_id": tokenizer.pad_token_id}
 
-    def build(kind, **options):
+    def build(kind, shape=MAIN, **options):
         with torch.random.fork_rng():
             torch.manual_seed(0)
             noise = build_two_tower(SMALL, embedding_width=32, **sizes)
             if kind == ELECTRIC:
-                main = TokenEnergy(ElectraModel(electra_config(MAIN, **sizes)))
+                main = TokenEnergy(build_encoder(shape, **sizes))
                 with torch.no_grad():
                     main.head.weight.mul_(100)  # so that energies differ
             elif kind == ELECTRA_TT:
-                main = ElectraForPreTraining(electra_config(MAIN, **sizes))
+                main = build_detector(shape, **sizes)
             else:
-                main, noise = build_two_tower(MAIN, **sizes), None
+                main, noise = build_two_tower(shape, **sizes), None
         rate = None if kind == TWO_TOWER else RATE
         values = {"noise": noise, "noise_rate": rate, "name": kind, "provenance": {"corpus": "made up"}}
         return ClozeModel(kind, main, tokenizer, **values | options)
@@ -63,10 +66,10 @@ def framed(model, tokens, lengths, row):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_what_the_networks_say_of_each_text_alone(make, sentences, kind):
+@pytest.mark.parametrize(("kind", "shape"), SHAPED_KINDS)
+def test_scores_are_what_the_networks_say_of_each_text_alone(make, sentences, kind, shape):
     """Row by row, framed by end-of-text and unpadded; special tokens 0; no dependence on padding or company."""
-    model, (tokens, lengths) = make(kind), sentences
+    model, (tokens, lengths) = make(kind, shape), sentences
     scores = model.token_scores(tokens, lengths)
     assert scores.shape == tokens.shape
     for row, length in enumerate(lengths.tolist()):
@@ -77,7 +80,7 @@ def test_scores_are_what_the_networks_say_of_each_text_alone(make, sentences, ki
             log_q = (model.noise or model.main)(x).logits[0].log_softmax(-1)
             expected = log_q[torch.arange(length + 2), x[0]]
             if kind == ELECTRA_TT:
-                expected = detector_log_prob(model.main(x).logits[0], expected, rate=RATE)
+                expected = detector_log_prob(replaced_logits(model.main, x)[0], expected, rate=RATE)
         expected = expected[1:-1].where(tokens[row, :length] != model.tokenizer.eos_token_id, 0.0)
         assert_close(scores[row, :length], expected, atol=1e-4, rtol=1e-4)
         assert not scores[row, length:].any()
@@ -87,7 +90,7 @@ def test_scores_are_what_the_networks_say_of_each_text_alone(make, sentences, ki
     shuffled = torch.tensor([2, 0, 3, 1])
     assert_close(model.token_scores(tokens[shuffled], lengths[shuffled]), scores[shuffled], atol=1e-5, rtol=1e-5)
     # Teeth: without the frame the numbers are others, and padding would add to a sum.
-    bare = make(kind, framed=False)
+    bare = make(kind, shape, framed=False)
     assert float((bare.token_scores(tokens, lengths) - scores).abs().max()) > 1e-3
     assert bare.max_tokens == model.max_tokens + 2 == 20
 
@@ -108,9 +111,9 @@ def test_a_two_towers_scores_are_normalised_and_an_electra_tts_nearly_so(make, s
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_is_what_is_loaded(make, sentences, kind, tmp_path):
-    model = make(kind)
+@pytest.mark.parametrize(("kind", "shape"), SHAPED_KINDS)
+def test_what_is_saved_is_what_is_loaded(make, sentences, kind, shape, tmp_path):
+    model = make(kind, shape)
     model.save_pretrained(tmp_path / "model")
     again = ClozeModel.from_pretrained(tmp_path / "model")
     assert (again.kind, again.name, again.noise_rate) == (kind, kind, model.noise_rate)
@@ -120,11 +123,18 @@ def test_what_is_saved_is_what_is_loaded(make, sentences, kind, tmp_path):
     assert (tmp_path / "model" / "noise").is_dir() == (kind != TWO_TOWER)
 
 
+def test_a_folder_knows_whether_texts_are_framed(make, tmp_path):
+    """Noise and main network alike; whoever loads it may say otherwise."""
+    make(ELECTRA_TT, framed=False).save_pretrained(tmp_path)
+    assert [ClozeModel.from_pretrained(tmp_path / part).max_tokens for part in ("", "noise")] == [20, 20]
+    assert ClozeModel.from_pretrained(tmp_path, framed=True).max_tokens == 18
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("kind", KINDS)
-def test_transformers_reads_the_encoder(make, sentences, kind, tmp_path):
+@pytest.mark.parametrize(("kind", "shape"), SHAPED_KINDS)
+def test_transformers_reads_the_encoder(make, sentences, kind, shape, tmp_path):
     """AutoModel gives the states that the score is made of; ELECTRA's own class its logits."""
-    model, (tokens, _) = make(kind), sentences
+    model, (tokens, _) = make(kind, shape), sentences
     model.save_pretrained(tmp_path)
     two_tower.register()
     states = AutoModel.from_pretrained(tmp_path)(tokens[:1]).last_hidden_state
@@ -133,9 +143,9 @@ def test_transformers_reads_the_encoder(make, sentences, kind, tmp_path):
     elif kind == TWO_TOWER:
         assert torch.equal(states, model.main.towers(tokens[:1]).last_hidden_state)
     else:
-        assert torch.equal(states, model.main.electra(tokens[:1]).last_hidden_state)
-        theirs = ElectraForPreTraining.from_pretrained(tmp_path)
-        assert torch.equal(theirs(tokens).logits, model.main(tokens).logits)
+        assert torch.equal(states, model.main.base_model(tokens[:1]).last_hidden_state)
+        detector_class = ModernBertForTokenClassification if shape is LOCAL else ElectraForPreTraining
+        assert torch.equal(detector_class.from_pretrained(tmp_path)(tokens).logits, model.main(tokens).logits)
     energy = EnergyModel.from_encoder(tmp_path, kind="bit")  # and an energy can start from it
     assert energy.network.encoder.config.hidden_size == states.shape[-1]
 

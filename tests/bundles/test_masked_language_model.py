@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedTokenizerFast
 
-from energylm.bundles.masked_language_model import MaskedLanguageModel
+from energylm.bundles.masked_language_model import MaskedLanguageModel, save_masked_language_model
 from energylm.errors import ModelError
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "sailor", "mends", "a", "boat")
@@ -44,6 +44,19 @@ def saved(folder: Path, network: torch.nn.Module, tokenizer: PreTrainedTokenizer
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.mark.parametrize(("framed", "frame"), [(True, (3,)), (False, ())])
+def test_our_own_folders_say_whether_texts_are_framed(tmp_path: Path, framed: bool, frame: tuple[int, ...]) -> None:
+    """Where the tokenizer frames nothing; the token that ends documents is [SEP] here."""
+    network, tokenizer = small_bert(), word_tokenizer(framed=False)
+    save_masked_language_model(network, tokenizer, tmp_path / "own", name="own", framed=framed, provenance={})
+    model = MaskedLanguageModel.from_pretrained(tmp_path / "own")
+    assert (model.model.prefix, model.model.suffix, model.name) == (frame, frame, "own")
+    tokens_1T = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        read = network(input_ids=torch.tensor([[*frame, 5, 4, 7, *frame]])).logits[0, 1 + len(frame)]
+    torch.testing.assert_close(model.masked_logits(tokens_1T, torch.tensor([3]), tokens_1T == 6)[0], read)
 
 
 def test_a_bert_folder_keeps_its_frame_and_speaks_text(tmp_path: Path) -> None:

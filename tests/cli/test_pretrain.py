@@ -75,7 +75,7 @@ def test_each_family_trains_and_says_what_it_cost(corpus_folder, tmp_path, famil
 def test_a_dry_run_turns_a_budget_into_steps_and_writes_nothing(corpus_folder, tmp_path, family):
     done = pretrain(family, corpus_folder, "-o", tmp_path / "run", "--window", 16, "--compute", "1e13", "--dry-run")
     assert done.exit_code == 0 and not (tmp_path / "run").exists()
-    assert f"would train: {family} bit-tiny" in done.stdout and "1e+13 in all" in done.stdout
+    assert f"would train: {family} bit-local-tiny" in done.stdout and "1e+13 in all" in done.stdout
 
 
 @pytest.mark.parametrize("family", FAMILIES)

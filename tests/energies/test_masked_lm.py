@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from energylm.contracts import Energy
-from energylm.energies import masked_lm
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.errors import ConfigError
+from energylm.estimators import pseudo_log_likelihood
 from energylm.estimators.pseudo_log_likelihood import token_pseudo_log_likelihoods
 from energylm.randomness import row_keys
 from energylm.samplers.chain_choices import ChainChoices
@@ -50,7 +50,7 @@ def by_hand(tokens: list[int], kind: str) -> float:
 
 @pytest.mark.parametrize("kind", ["raw", "local"])
 def test_energies_are_sums_over_copies_with_one_token_hidden(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masked_lm, "LOGITS_AT_ONCE", 7 * V)  # seven copies at a time
+    monkeypatch.setattr(pseudo_log_likelihood, "LOGITS_A_CALL", 7 * V)  # seven copies at a time
     tokens_RT = torch.tensor([[0, 1, 2, 0], [2, 2, 0, 0], [1, 0, 2, 0]])
     lengths_R = torch.tensor([4, 2, 3])
     energy = MaskedLMEnergy(MODEL, kind=kind)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.estimators.pseudo_log_likelihood import token_pseudo_log_likelihoods
 from energylm.testing import TabularMaskedModel
 
@@ -54,12 +53,6 @@ def test_within_words_hides_the_later_tokens_of_the_word():
 def test_the_same_numbers_however_copies_are_packed(tokens_a_call, words_BT):
     found = token_pseudo_log_likelihoods(MODEL, TOKENS_BT, LENGTHS_B, words_BT=words_BT, tokens_a_call=tokens_a_call)
     assert_close(found, by_loops(within_words=words_BT is not None), atol=1e-12, rtol=0)
-
-
-def test_is_minus_the_local_energy():
-    """Two routes: `energies.masked_lm` computes the same terms for chains."""
-    expected = -MaskedLMEnergy(MODEL).terms(TOKENS_BT, LENGTHS_B)
-    assert_close(token_pseudo_log_likelihoods(MODEL, TOKENS_BT, LENGTHS_B), expected, atol=1e-12, rtol=0)
 
 
 def test_nothing_hidden_is_noticed():

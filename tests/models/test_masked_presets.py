@@ -63,6 +63,17 @@ def test_any_tokenizer_serves(preset):
     assert getattr(network.base_model, "pooler", None) is None  # an unused layer would stop distributed training
 
 
+@pytest.mark.parametrize("spread", [0.02, 0.05])
+def test_the_first_weights_of_a_local_shape_are_as_wide_as_asked(spread):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = build_masked_network(
+            "bit-local-tiny", vocabulary_size=8, max_length=4, pad_token_id=None, overrides={"first_spread": spread}
+        )
+    value = network.base_model.layers[0].attn.Wqkv.weight.detach()
+    assert float(value.std()) == pytest.approx(spread, rel=0.15)  # ModernBERT cuts the tails off
+
+
 def test_a_local_layer_sees_its_neighbours_only():
     """Of two layers the first sees all positions, the second four on either side. With the first one's attention cut,
     a change at position 0 reaches position 4 and not position 5; with it, everything."""

@@ -5,6 +5,7 @@ import torch
 from transformers import AutoModel, AutoModelForMaskedLM, ElectraForPreTraining
 
 from energylm.bundles.cloze_model import ClozeModel
+from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.masked_language_model import MaskedLanguageModel
 from energylm.config.corpus import CorpusConfig
 from energylm.config.pretrain import (
@@ -17,7 +18,9 @@ from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 from energylm.models import two_tower
 from energylm.models.compute import training_flops_per_step
+from energylm.pipelines import pretrain_common
 from energylm.pipelines.build_corpus import build_corpus
+from energylm.pipelines.pretrain_common import Ground
 from energylm.pipelines.pretrain_electra import plan_electra, pretrain_electra
 from energylm.pipelines.pretrain_electric import plan_electric, pretrain_electric
 from energylm.pipelines.pretrain_mlm import plan_mlm
@@ -42,9 +45,8 @@ def config(family, corpus, **values):
         "validation": {"every_steps": 12},
     }
     changed = values.pop("training", {})
-    return kind.checked(
-        {"corpus": str(corpus), "window": 24, "network": NETWORK, "training": training | changed, **extra, **values}
-    )
+    shape = {"preset": "bit-tiny", "window": 24, "network": NETWORK}
+    return kind.checked({"corpus": str(corpus), **shape, "training": training | changed, **extra, **values})
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,19 @@ def test_a_corpus_becomes_an_encoder_and_a_scorer(runs, family):
     assert model.provenance["config"]["window"] == 24 and "corpus" not in model.provenance["config"]
 
 
+def test_texts_are_framed_if_training_showed_where_they_end(runs, corpus_folder, monkeypatch):
+    """Documents of the test corpus are a few windows long. In one book no network learns what ends a document."""
+    assert ClozeModel.from_pretrained(runs["electric"].model).max_tokens == 24 - 2
+    generator = MaskedLanguageModel.from_pretrained(runs["electra"].model / "noise")
+    assert generator.model.prefix == generator.model.suffix == (generator.tokenizer.eos_token_id,)
+    ground = Ground.open(config("electric", corpus_folder))
+    train = ground.corpus.manifest.splits["train"]
+    boundaries = train.documents * 24 / train.tokens
+    for threshold, framed in ((0.9 * boundaries, True), (1.1 * boundaries, False)):
+        monkeypatch.setattr(pretrain_common, "BOUNDARIES_A_WINDOW", threshold)
+        assert ground.framed is framed
+
+
 def test_two_towers_learn(runs):
     assert runs["two-tower"].validation["loss"] < 5 < torch.tensor(300.0).log()
     assert runs["electric"].validation["noise_loss"] < 5.6
@@ -90,6 +105,33 @@ def test_electra_is_transformers_own_with_its_generator_beside(runs):
     tokens = torch.tensor([[9, 10, 11]])
     assert torch.equal(detector.electra(tokens).last_hidden_state, AutoModel.from_pretrained(folder)(tokens)[0])
     assert MaskedLanguageModel.from_pretrained(folder / "noise").logits(tokens, torch.tensor([3])).shape == (1, 3, 300)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_local_shapes(corpus_folder, tmp_path, family):
+    """ModernBERT's encoder over towers that share its table, or over a generator with a narrower one of its own."""
+    few = {"steps": 2, "global_batch": 4, "validation": {"every_steps": None}}
+    chosen = config(family, corpus_folder, preset="bit-local-tiny", training=few)
+    run = FAMILIES[family][3](chosen, output=tmp_path / "run")
+    two_tower.register()
+    encoder = AutoModel.from_pretrained(run.model)
+    tokens = torch.tensor([[9, 10, 11]])
+    assert EnergyModel.from_encoder(run.model, kind="bit").network.encoder.config.hidden_size == (
+        64 if family == "two-tower" else 48
+    )
+    if family == "two-tower":
+        assert encoder.config.model_type == "energylm_two_tower"  # towers are causal, so never local
+        return
+    assert encoder.config.model_type == "modernbert" and encoder.config.local_attention == 8
+    own = encoder.get_input_embeddings().weight
+    if family == "electra":
+        generator = MaskedLanguageModel.from_pretrained(run.model / "noise")
+        assert generator.network.get_input_embeddings().weight.shape == (300, 16) and own.shape == (300, 48)
+        assert generator.logits(tokens, torch.tensor([3])).shape == (1, 3, 300)
+    else:
+        model = ClozeModel.from_pretrained(run.model)
+        assert torch.equal(model.noise.get_input_embeddings().weight, own)
+        assert bool(model.token_scores(tokens, torch.tensor([3])).isfinite().all())
 
 
 def test_noise_models_have_the_papers_fractions(runs):
@@ -114,7 +156,13 @@ def test_a_second_run_does_nothing_and_other_settings_are_refused(runs, family, 
 def test_siblings_at_equal_compute(corpus_folder, tmp_path):
     """The budget of 60 steps of a masked model: each family gets the steps that it pays for, to half a step."""
     mlm = PretrainMLMConfig.checked(
-        {"corpus": str(corpus_folder), "window": 24, "network": NETWORK, "training": {"steps": 60, "global_batch": 8}}
+        {
+            "corpus": str(corpus_folder),
+            "preset": "bit-tiny",
+            "window": 24,
+            "network": NETWORK,
+            "training": {"steps": 60, "global_batch": 8},
+        }
     )
     budget = 60 * plan_mlm(mlm, output=tmp_path / "mlm").flops_per_step
     steps = {}

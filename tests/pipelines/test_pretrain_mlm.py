@@ -28,7 +28,7 @@ def config(corpus, **values):
     changed = values.pop("training", {})
     network = {"network": {"width": 32, "layers": 1}}
     return PretrainMLMConfig.checked(
-        {"corpus": str(corpus), "window": 24, "training": training | changed, **network, **values}
+        {"corpus": str(corpus), "preset": "bit-tiny", "window": 24, "training": training | changed, **network, **values}
     )
 
 

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from energylm.bundles import reranker
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import Reading
 from energylm.config.rerank import RerankConfig, WeightGrid
 from energylm.errors import ConfigError, DataError
+from energylm.pipelines import kept_scores
 from energylm.pipelines import rerank as pipeline
 from energylm.pipelines.rerank import check_inputs, rerank
 
@@ -52,6 +54,7 @@ OTHER_DEV = {name: DEV["d3"] for name in ("o1", "o2")}  # whose best λ is the s
 def files(tmp_path, monkeypatch):
     """Files of lists, and a scorer in the place of a model."""
     monkeypatch.setattr(pipeline.Scorer, "from_pretrained", lambda *_, **__: Scorer(WordTable()))
+    monkeypatch.setattr(kept_scores, "_model_identity", lambda model: model)
     for name, lists in (("dev", DEV), ("test", TEST), ("other", OTHER_DEV)):
         (tmp_path / f"{name}.json").write_text(json.dumps(lists))
     return tmp_path
@@ -101,6 +104,59 @@ def test_every_set_is_tuned_by_itself_and_scored_once(files, monkeypatch):
     assert sorted(calls) == [2, 3, 3]
     assert [outcome.tuned_on_itself for outcome in run.outcomes] == [False, False, True]
     assert "dev (tuned on itself)" in str(run.table.rows[2][0])
+
+
+@pytest.fixture
+def read_lists_of(monkeypatch):
+    """Every list is scored by itself; the numbers of words of those that are, as they come."""
+    seen = []
+    usual = WordTable.list_scores
+
+    def watched(self, lists):
+        if len(seen) == seen_before_the_kill.get("lists"):
+            raise KeyboardInterrupt
+        seen.extend([len(one) for one in readings] for readings in lists)
+        return usual(self, lists)
+
+    seen_before_the_kill = {}
+    monkeypatch.setattr(reranker, "LISTS_AT_ONCE", 1)
+    monkeypatch.setattr(WordTable, "list_scores", watched)
+    return seen, seen_before_the_kill
+
+
+def test_a_killed_run_goes_on_where_it_stopped(files, tmp_path, read_lists_of, capsys):
+    seen, killed_after = read_lists_of
+    chosen = config({"lists": str(files / "test.json"), "dev": str(files / "dev.json")})
+    whole = rerank(chosen)  # without an output nothing is kept
+    every_list = seen.copy()
+    assert len(every_list) == 6
+    seen.clear()
+    killed_after["lists"] = 4
+    with pytest.raises(KeyboardInterrupt):
+        rerank(chosen, output=tmp_path / "out")
+    killed_after.clear()
+    second = rerank(chosen, output=tmp_path / "out")
+    assert seen == every_list and second.chosen == whole.chosen  # no list twice
+    assert "3 of 3 lists were scored before" in (said := capsys.readouterr().err) and "1 of 3 lists" in said
+    assert (
+        second.seconds > 0 and sorted(path.suffix for path in (tmp_path / "out" / "scores").iterdir()) == [".json"] * 2
+    )
+    # Other λ find the scores; another casing, another model, other lists do not.
+    seen.clear()
+    third = rerank(config({"lists": str(files / "test.json")}, weights=[0.25]), output=tmp_path / "out")
+    assert not seen and third.chosen == whole.chosen and 0 < third.seconds < second.seconds
+    for changed in ({"model": "table", "casing": "lower"}, {"model": "other"}):
+        rerank(config({"lists": str(files / "test.json")}, weights=[0.5], scorers=[changed]), output=tmp_path / "out")
+        assert len(seen) == 3
+        seen.clear()
+    rerank(config({"lists": str(files / "test.json")}, weights=[0.5], limit=2), output=tmp_path / "out")
+    assert len(seen) == 2
+
+
+def test_a_model_is_known_by_its_manifest_or_its_weights(model_folder, masked_folder):
+    own = kept_scores._model_identity(str(model_folder))
+    assert own == kept_scores._model_identity(str(model_folder)) != kept_scores._model_identity(str(masked_folder))
+    assert kept_scores._model_identity(str(masked_folder)) == kept_scores.weights_sha256(masked_folder)
 
 
 def test_a_fixed_weight_needs_no_references(files):

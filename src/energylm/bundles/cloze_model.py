@@ -4,11 +4,12 @@
     two-tower     log q(x_t | x_∖t)                              exact
     electra-tt    log D q / (a (1 − D) + q)                      `objectives.electra`: detector and noise model together
 
-The sum over a text is its pseudo-log-likelihood (clark2020 §3.2). Networks were trained on documents that stand
-between end-of-text tokens, so each sequence is framed by one on either side (`framed=False` leaves that out); the
-frame is read, not scored. Special tokens inside a sequence score 0: no family was trained to judge them.
+The sum over a text is its pseudo-log-likelihood (clark2020 §3.2). Networks that were trained on documents between
+end-of-text tokens read each sequence framed by one on either side (`framed`, which the folder knows); the frame is
+read, not scored. Special tokens inside a sequence score 0: no family was trained to judge them.
 
-FOLDER/               the main network, which transformers' AutoModel reads as an encoder (ELECTRA in its own classes)
+FOLDER/               the main network, which transformers' AutoModel reads as an encoder (ELECTRA in its own classes,
+                      or in ModernBERT's where attention is local: `models.cloze_presets`)
 FOLDER/noise/         the noise model, a folder of its own kind (electra-tt needs it; electric keeps it for study)
 """
 
@@ -20,7 +21,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import ElectraForPreTraining, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    ElectraForPreTraining,
+    ModernBertForTokenClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from energylm.bundles.encoder_folder import load_encoder
 from energylm.bundles.known_models import locate
@@ -35,6 +41,8 @@ from energylm.bundles.model_folder import (
 from energylm.data.tokenizer import end_token_id, load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError, VocabularyMismatch
+from energylm.files import read_json
+from energylm.models.cloze_presets import Detector, replaced_logits
 from energylm.models.two_tower import TwoTowerForCloze
 from energylm.numerics.length_batches import length_batches
 from energylm.objectives.electra import detector_log_prob
@@ -55,8 +63,8 @@ _CURES = {
 
 
 class ClozeModel:
-    """`ClozeModel.from_pretrained(folder)`; `main` is a `TokenEnergy`, a `TwoTowerForCloze` or an
-    `ElectraForPreTraining`, as `kind` says. `noise_rate` is the share of tokens an ELECTRA-TT saw replaced."""
+    """`ClozeModel.from_pretrained(folder)`; `main` is a `TokenEnergy`, a `TwoTowerForCloze` or a detector of
+    `models.cloze_presets`, as `kind` says. `noise_rate` is the share of tokens an ELECTRA-TT saw replaced."""
 
     def __init__(
         self,
@@ -83,9 +91,10 @@ class ClozeModel:
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | Path, *, device: torch.device | str | None = None, framed: bool = True
+        cls, folder: str | Path, *, device: torch.device | str | None = None, framed: bool | None = None
     ) -> Self:
-        """The model that `save_pretrained` or `energylm pretrain electric|two-tower|electra-tt` wrote."""
+        """The model that `save_pretrained` or `energylm pretrain electric|two-tower|electra-tt` wrote; `framed` in
+        place of what the folder says of it."""
         location = locate(folder)
         manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
         kind = manifest.get("kind")
@@ -101,13 +110,14 @@ class ClozeModel:
             load_tokenizer(location),
             noise=noise,
             noise_rate=manifest["noise_rate"],
-            framed=framed,
+            framed=manifest.get("framed", True) if framed is None else framed,
             name=manifest["name"],
             provenance=manifest["provenance"],
         )
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the networks, the tokenizer and the manifest; the folder appears whole or not at all."""
+        framed = self._frame > 0
         facts = {"name": self.name, "vocabulary_size": self.vocabulary_size, "noise_rate": self.noise_rate}
         with new_model_folder(folder) as temporary:
             with quiet_transformers():
@@ -116,9 +126,9 @@ class ClozeModel:
             if self.kind == ELECTRIC:
                 save_file(self.main.head.state_dict(), temporary / HEAD_FILE)
             if self.noise is not None:
-                noise = ClozeModel(TWO_TOWER, self.noise, self.tokenizer, name=f"noise of {self.name}")
+                noise = ClozeModel(TWO_TOWER, self.noise, self.tokenizer, framed=framed, name=f"noise of {self.name}")
                 noise.save_pretrained(temporary / NOISE_FOLDER)
-            write_manifest(temporary, kind=self.kind, facts=facts, provenance=self.provenance)
+            write_manifest(temporary, kind=self.kind, facts=facts | {"framed": framed}, provenance=self.provenance)
 
     @property
     def vocabulary_size(self) -> int:
@@ -156,7 +166,7 @@ class ClozeModel:
         log_noise_RS = logits_RSV.gather(-1, tokens_RS[..., None])[..., 0] - logits_RSV.logsumexp(-1)
         if self.kind == TWO_TOWER:
             return log_noise_RS
-        replaced_logit_RS = self.main(tokens_RS, attention_mask=mask_RS).logits.float()
+        replaced_logit_RS = replaced_logits(self.main, tokens_RS, mask_RS).float()
         return detector_log_prob(replaced_logit_RS, log_noise_RS, rate=self.noise_rate)
 
     @property
@@ -207,8 +217,10 @@ def _load_two_tower(folder: Path, device: torch.device) -> TwoTowerForCloze:
     return _load_network(TwoTowerForCloze, folder, device)
 
 
-def _load_detector(folder: Path, device: torch.device) -> ElectraForPreTraining:
-    return _load_network(ElectraForPreTraining, folder, device)
+def _load_detector(folder: Path, device: torch.device) -> Detector:
+    check_files(folder)
+    is_electra = read_json(folder / "config.json")["model_type"] == "electra"
+    return _load_network(ElectraForPreTraining if is_electra else ModernBertForTokenClassification, folder, device)
 
 
 _LOADERS = {ELECTRIC: _load_electric, TWO_TOWER: _load_two_tower, ELECTRA_TT: _load_detector}

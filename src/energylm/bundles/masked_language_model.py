@@ -2,14 +2,16 @@
 
 Any `ForMaskedLM` of transformers, or what `energylm pretrain mlm` made. Texts are encoded without special tokens. Where
 the model's own tokenizer frames a text ([CLS] … [SEP]), the frame is put around every sequence when the network reads
-it, and no position of the frame is ever scored or hidden.
+it, and no position of the frame is ever scored or hidden. Models of `energylm pretrain mlm` that saw documents begin
+and end get end-of-text tokens for a frame, as the siblings of `cloze_model` do.
 
-Relations  `models.masked` is the arithmetic; `energies.masked_lm` reads it as an energy, `samplers` draw from that.
+Relations  `models.masked` is the arithmetic; `energies.masked_lm` reads it as an energy, `samplers` draw from that;
+           `conditional_masked_model` is the same for translation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -18,19 +20,36 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel, PreT
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from energylm.bundles.known_models import locate
-from energylm.bundles.model_folder import check_files, check_vocabularies, quiet_transformers, read_manifest
-from energylm.data.tokenizer import load_tokenizer, plain_encoder
+from energylm.bundles.model_folder import (
+    check_files,
+    check_vocabularies,
+    new_model_folder,
+    quiet_transformers,
+    read_manifest,
+    write_manifest,
+)
+from energylm.data.tokenizer import end_token_id, load_tokenizer, plain_encoder
 from energylm.errors import ModelError
 from energylm.models import gated_convolution, ralm
 from energylm.models.masked import MaskedNetwork
 
-KIND = "masked-lm"
+KIND, CONDITIONAL_KIND = "masked-lm", "conditional-masked-lm"
 
 
 class MaskedLanguageModel:
     """`contracts.MaskedLanguageModel` that also reads and writes text. The network is in evaluation mode."""
 
-    def __init__(self, network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, name: str = "unnamed") -> None:
+    def __init__(
+        self,
+        network: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        name: str = "unnamed",
+        framed: bool = False,
+        model: MaskedNetwork | None = None,
+    ) -> None:
+        """`model` is how the network is asked; without it as a plain masked network, framed as the tokenizer does, or
+        by end-of-text tokens if it does not and the text is to be `framed`."""
         if tokenizer.mask_token_id is None:
             raise ModelError(
                 f"{name}: the tokenizer has no mask token, so nothing can be hidden; set mask_token in its "
@@ -39,8 +58,12 @@ class MaskedLanguageModel:
         self.network, self.tokenizer, self.name = network, tokenizer, name
         self.mask_token_id = int(tokenizer.mask_token_id)
         self._encoder = plain_encoder(tokenizer)
-        prefix, suffix = _frame(tokenizer)
-        self.model = MaskedNetwork(network, mask_token_id=self.mask_token_id, prefix=prefix, suffix=suffix)
+        if model is None:
+            prefix, suffix = _frame(tokenizer)
+            if framed and not prefix and not suffix:
+                prefix = suffix = [end_token_id(tokenizer)]
+            model = MaskedNetwork(network, mask_token_id=self.mask_token_id, prefix=prefix, suffix=suffix)
+        self.model = model
         check_vocabularies(name, tokenizer=len(tokenizer), network=self.vocabulary_size)
 
     @classmethod
@@ -50,13 +73,16 @@ class MaskedLanguageModel:
         if isinstance(location, Path) and location.is_file():
             raise ModelError(f"{location} is a file; a masked language model is a folder, or a hub name")
         manifest = read_manifest(location) if isinstance(location, Path) else {}
+        if manifest and manifest["kind"] == CONDITIONAL_KIND:
+            raise ModelError(f"{location} is a conditional masked language model, which reads a source: give --source")
         if manifest and manifest["kind"] != KIND:
             raise ModelError(
                 f"{location} holds a model of kind {manifest['kind']!r}, no masked language model; give a ForMaskedLM "
                 "folder, or train one with `energylm pretrain mlm`"
             )
         network = _load(location).to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-        return cls(network, load_tokenizer(location), name=manifest.get("name", Path(location).name))
+        name, framed = manifest.get("name", Path(location).name), manifest.get("framed", False)
+        return cls(network, load_tokenizer(location), name=name, framed=framed)
 
     @property
     def vocabulary_size(self) -> int:
@@ -91,6 +117,25 @@ class MaskedLanguageModel:
         ordinary_V = torch.arange(self.vocabulary_size) < len(self.tokenizer)
         ordinary_V[self.tokenizer.all_special_ids] = False
         return ordinary_V
+
+
+def save_masked_language_model(
+    network: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    *,
+    name: str,
+    framed: bool,
+    provenance: Mapping[str, Any],
+) -> None:
+    """Write what `MaskedLanguageModel.from_pretrained` and transformers' Auto classes read, whole or not at all.
+    `framed` says that the network knows texts between end-of-text tokens."""
+    facts = {"name": name, "vocabulary_size": len(tokenizer), "framed": framed}
+    with new_model_folder(folder) as temporary:
+        with quiet_transformers():
+            network.save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
+        write_manifest(temporary, kind=KIND, facts=facts, provenance=provenance)
 
 
 def _load(location: Path | str) -> PreTrainedModel:

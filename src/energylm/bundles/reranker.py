@@ -8,8 +8,9 @@ and is chosen only where all of a list are empty.
 Relations  `scorer` gives the scores, `estimators.weight_tuning` the choice and the tuning.
 """
 
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,20 @@ class Reranked:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"totals": [total if np.isfinite(total) else None for total in self.totals]}
+
+
+@dataclass
+class Scored:
+    """What one scorer says of lists, in their order: a score for each hypothesis that has text; and how long it took.
+    `pipelines.kept_scores` keeps it on disk."""
+
+    scores: list[list[float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, scores: Sequence[Sequence[float]], *, seconds: float) -> None:
+        """The scores of the next lists."""
+        self.scores.extend(map(list, scores))
+        self.seconds += seconds
 
 
 class Reranker:
@@ -103,8 +118,12 @@ class Reranker:
         self.weights = tuning.weights
         return tuning
 
-    def score_lists(self, lists: Sequence[NBest], *, what: str = "scoring lists") -> ListScores:
-        """What every scorer says of every hypothesis; empty ones are left out."""
+    def score_lists(
+        self, lists: Sequence[NBest], *, what: str = "scoring lists", scored: Sequence[Scored] | None = None
+    ) -> ListScores:
+        """What every scorer says of every hypothesis; empty ones are left out. `scored` holds for each scorer what it
+        said of the first lists before; the others are added to it."""
+        scored = scored or [Scored() for _ in self.scorers]
         shape = (len(lists), max((len(one.hypotheses) for one in lists), default=1))
         base_UH, length_UH = np.full(shape, -np.inf), np.ones(shape)
         scores_SUH = np.zeros((len(self.scorers), *shape))
@@ -115,14 +134,18 @@ class Reranker:
                 base_UH[row, place] = hypothesis.score
                 length_UH[row, place] = self._length(hypothesis.text)
         with progress(what, total=len(lists) * len(self.scorers), unit="list") as bar:
-            for number, scorer in enumerate(self.scorers):
-                for start in range(0, len(lists), LISTS_AT_ONCE):
+            for number, (scorer, known) in enumerate(zip(self.scorers, scored, strict=True)):
+                bar.advance(len(known.scores), note=scorer.name)
+                for start in range(len(known.scores), len(lists), LISTS_AT_ONCE):
                     rows = range(start, min(start + LISTS_AT_ONCE, len(lists)))
                     texts = [[lists[row].hypotheses[place].text for place in filled[row]] for row in rows]
+                    begun = time.perf_counter()
                     found = scorer.list_scores(texts, names=[lists[row].utterance for row in rows])
-                    for row, of_list in zip(rows, found, strict=True):
-                        scores_SUH[number, row, filled[row]] = [one.score for one in of_list]
+                    seconds = time.perf_counter() - begun
+                    known.add([[one.score for one in of_list] for of_list in found], seconds=seconds)
                     bar.advance(len(rows), note=scorer.name)
+                for row, places in enumerate(filled):
+                    scores_SUH[number, row, places] = known.scores[row]
         return ListScores(base_UH, scores_SUH, length_UH)
 
     def _length(self, text: str) -> int:

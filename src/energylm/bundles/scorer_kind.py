@@ -11,12 +11,13 @@ from transformers.models.auto.modeling_auto import (
 
 from energylm.bundles.cloze_model import ClozeKind
 from energylm.bundles.known_models import locate
+from energylm.bundles.masked_language_model import KIND as MASKED
 from energylm.bundles.model_folder import MANIFEST, check_files
 from energylm.config.score import AUTO, LOG_LIKELIHOOD, TOKEN, ScorerConfig
 from energylm.errors import ConfigError, ModelError
 from energylm.files import read_json
 
-CAUSAL, MASKED = "language-model", "masked-lm"
+CAUSAL = "language-model"
 CLOZE = get_args(ClozeKind)
 
 

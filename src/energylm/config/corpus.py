@@ -35,6 +35,11 @@ class CorpusConfig(Config):
         ge=261,
         description="Size of the byte-level BPE that is trained on the train split (the papers use 50,000).",
     )
+    style: Literal["written", "spoken"] = Field(
+        "written",
+        description="written: texts as they are; spoken: a sentence a document, upper-case words and nothing else, as "
+        "speech recognisers write.",
+    )
     valid_fraction: float = Field(0.05, ge=0, le=1, description="Share of documents for validation.")
     test_fraction: float = Field(0.05, ge=0, le=1, description="Share of documents for testing.")
     split_seed: int = Field(0, ge=0, description="Another seed gives other splits of the same documents.")

@@ -37,6 +37,11 @@ class TransformerShape(Config):
             raise ValueError(f"heads must divide width, came {self.heads} heads and width {self.width}")
         return self
 
+    @property
+    def inner_width(self) -> int:
+        """Of the feed-forward."""
+        return self.feedforward_width or 4 * self.width
+
 
 class ConvolutionShape(Config):
     """A gated convolutional decoder (Dauphin et al. 2017) with tied embeddings."""

@@ -23,6 +23,16 @@ class LocalTransformerShape(TransformerShape):
     learns within minutes this way; one that has to find its neighbours among all positions first takes hours."""
 
     local_attention: int = Field(8, ge=2, description="Tokens that a local layer sees, half of them on either side.")
+    first_spread: float = Field(
+        0.02,
+        gt=0,
+        description="Of the first weights (ModernBERT: 0.02, for wide networks; 128 units learn faster from 0.05).",
+    )
+
+    @property
+    def inner_width(self) -> int:
+        """Of the feed-forward, whose gate doubles it."""
+        return self.feedforward_width or 2 * self.width
 
 
 MASKED_PRESETS: dict[str, TransformerShape] = {
@@ -52,10 +62,14 @@ def fraction_of_shape(shape: TransformerShape, size: float) -> TransformerShape:
     heads = max(1, round(size * shape.heads))
     unit = 4 * heads
     width = max(unit, round(size * shape.width / unit) * unit)
-    feedforward = round(size * (shape.feedforward_width or 4 * shape.width))
-    return TransformerShape(
-        layers=shape.layers, width=width, heads=heads, feedforward_width=max(4, feedforward), dropout=shape.dropout
-    )
+    changed = {"heads": heads, "width": width, "feedforward_width": max(4, round(size * shape.inner_width))}
+    return type(shape).checked(shape.model_dump() | changed)
+
+
+def tower_shape(shape: TransformerShape, size: float) -> TransformerShape:
+    """One tower of a two-tower model: a causal transformer, so the local attention of small encoders is left out."""
+    plain = {name: value for name, value in shape.model_dump().items() if name in TransformerShape.model_fields}
+    return fraction_of_shape(TransformerShape.checked(plain), size)
 
 
 class MaskingConfig(Config):
@@ -83,7 +97,7 @@ class PretrainConfig(Config):
     """What all families share: corpus, shape, windows, training."""
 
     corpus: str = Field(description="The corpus folder, made by `energylm corpus build`.")
-    preset: str = Field("bit-tiny", description="Shape of the network: bit-local-tiny, bit-tiny, bit-base, bit-large …")
+    preset: str = Field("bit-local-tiny", description=f"Shape of the network: {', '.join(MASKED_PRESETS)}.")
     network: dict[str, Any] = Field({}, description="Keys of the shape to change, e.g. network.layers=3.")
     window: int = Field(160, ge=2, description="Tokens of a training window, and the most that the network reads.")
     validation_windows: int | None = Field(
@@ -126,8 +140,8 @@ class PretrainContrastiveConfig(PretrainClozeConfig):
     @property
     def noise_shape(self) -> TransformerShape:
         """Of the noise model, or of each of its towers."""
-        shape = masked_preset_shape(self.preset, self.network)
-        return fraction_of_shape(shape, self.noise_size or NOISE_SIZE[self.noise_kind])
+        shape, size = masked_preset_shape(self.preset, self.network), self.noise_size or NOISE_SIZE[self.noise_kind]
+        return tower_shape(shape, size) if self.noise_kind == TWO_TOWER else fraction_of_shape(shape, size)
 
 
 class PretrainElectricConfig(PretrainContrastiveConfig):

@@ -11,6 +11,7 @@ from energylm.data.readers.parquet import ParquetColumn
 from energylm.data.readers.sotu import StateOfTheUnion
 from energylm.data.readers.text import TextBlocks, TextFile, TextLines
 from energylm.data.readers.wiki import WikiArticles
+from energylm.data.spoken import Spoken
 from energylm.errors import DataError
 
 _SUFFIXES = {
@@ -24,7 +25,8 @@ _BY_SUFFIX = {suffix: form for form in ("text", "jsonl", "parquet") for suffix i
 
 def open_sources(config: CorpusConfig) -> list[Source]:
     """The readers of all sources, in the order given. Nothing is read yet, but everything that is named must exist."""
-    return [source for text in config.sources for source in _open(text, config)]
+    sources = [source for text in config.sources for source in _open(text, config)]
+    return [Spoken(source) for source in sources] if config.style == "spoken" else sources
 
 
 def _open(text: str, config: CorpusConfig) -> Sequence[Source]:

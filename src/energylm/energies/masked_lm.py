@@ -11,7 +11,8 @@ A sequence of T tokens needs T masked copies. The copies of all sequences go thr
 are known already (a proposal's masked pass gives that of the position it hid) are not computed again.
 
 Use it     as the target of `samplers.metropolis_hastings`; E_local also as a pseudo-log-likelihood score.
-Relations  `contracts.MaskedLanguageModel` supplies the logits: any ForMaskedLM, a conditional one, or a table.
+Relations  `contracts.MaskedLanguageModel` supplies the logits: any ForMaskedLM, a conditional one, or a table;
+           `estimators.pseudo_log_likelihood` makes and packs the copies.
 """
 
 import torch
@@ -20,9 +21,7 @@ from torch import Tensor
 from energylm.config.mcmc import LOCAL, RAW, MaskedEnergyKind
 from energylm.contracts import MaskedLanguageModel
 from energylm.errors import ConfigError
-from energylm.numerics.categorical import log_sum_exp
-
-LOGITS_AT_ONCE = 1 << 23  # 32 MB of float32
+from energylm.estimators.pseudo_log_likelihood import hidden_token_terms, log_probs_at
 
 
 class MaskedLMEnergy:
@@ -56,23 +55,13 @@ class MaskedLMEnergy:
         NaN elsewhere."""
         real_RT = torch.arange(tokens_RT.shape[1], device=tokens_RT.device) < lengths_R[:, None]
         unknown_RT = real_RT if known_RT is None else real_RT & known_RT.isnan()
-        terms_RT = torch.zeros(tokens_RT.shape, dtype=torch.float64, device=tokens_RT.device)
-        if known_RT is not None:
-            terms_RT = torch.where(real_RT & ~unknown_RT, known_RT.double(), terms_RT)
-        rows_N, places_N = unknown_RT.nonzero(as_tuple=True)
-        at_once = max(1, LOGITS_AT_ONCE // self.model.vocabulary_size)
-        for row_M, place_M in zip(rows_N.split(at_once), places_N.split(at_once), strict=True):
-            copies_MT = tokens_RT[row_M]
-            hidden_MT = torch.arange(tokens_RT.shape[1], device=tokens_RT.device) == place_M[:, None]
-            logits_MV = self.model.masked_logits(
-                copies_MT, lengths_R[row_M], hidden_MT, source_R=None if source_R is None else source_R[row_M]
-            )
-            terms_RT[row_M, place_M] = self.terms_at(logits_MV, tokens_RT[row_M, place_M])
-        return terms_RT
+        terms_RT = hidden_token_terms(
+            self.model, tokens_RT, lengths_R, term=self.terms_at, wanted_BT=unknown_RT, source_B=source_R
+        ).to(tokens_RT.device)
+        return terms_RT if known_RT is None else torch.where(real_RT & ~unknown_RT, known_RT.double(), terms_RT)
 
     def terms_at(self, logits_NV: Tensor, tokens_N: Tensor) -> Tensor:
         """(N,) what tokens add to the energy, given the logits at their positions with nothing else hidden."""
-        chosen_N = logits_NV.gather(1, tokens_N[:, None])[:, 0].double()
         if self.kind == RAW:
-            return -chosen_N
-        return log_sum_exp(logits_NV, logits_NV.amax(-1, keepdim=True)) - chosen_N
+            return -logits_NV.gather(1, tokens_N[:, None])[:, 0].double()
+        return -log_probs_at(logits_NV, tokens_N)

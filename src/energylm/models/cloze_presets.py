@@ -1,18 +1,72 @@
 """The networks of Electric, ELECTRA and the two-tower models from the shapes of `config.pretrain`.
 
 Encoders, detectors and generators are transformers' own ELECTRA classes with the form of BERT (`masked_presets`: one
-token type, the same spread of first weights), so that what is saved loads with `ElectraForPreTraining` and
-`AutoModel`. Noise models have embeddings as wide as the encoder's and share its table (clark2020 app. A):
-`share_token_embeddings`.
+token type, the same spread of first weights), so that what is saved loads with `ElectraForPreTraining` and `AutoModel`.
+Shapes with local attention, which learn within minutes what these take hours for, are ModernBERT's classes instead; a
+detector is then a token classifier with one label. Towers are always BERT's form with causal attention.
+
+Noise models have embeddings as wide as the encoder's and share its table (clark2020 app. A). A local generator cannot:
+ModernBERT has no projection between embeddings and states, so it has a narrower table of its own.
 """
 
-from transformers import ElectraConfig, PreTrainedModel
+from torch import Tensor
+from transformers import (
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    ElectraModel,
+    ModernBertForMaskedLM,
+    ModernBertForTokenClassification,
+    ModernBertModel,
+    PreTrainedModel,
+)
 
 from energylm.config.models import TransformerShape
-from energylm.models.masked_presets import BERT_SPREAD, BERT_WIDTH
+from energylm.config.pretrain import LocalTransformerShape
+from energylm.models.masked_presets import BERT_SPREAD, BERT_WIDTH, local_config
 from energylm.models.two_tower import TwoTowerConfig, TwoTowerForCloze
 
+Detector = ElectraForPreTraining | ModernBertForTokenClassification
+Generator = ElectraForMaskedLM | ModernBertForMaskedLM
 NORM_EPS = 1e-5  # RoBERTa's, as in `masked_presets`
+
+
+def build_encoder(
+    shape: TransformerShape, *, vocabulary_size: int, max_length: int, pad_token_id: int | None
+) -> ElectraModel | ModernBertModel:
+    """A bidirectional encoder with weights from torch's global generator (the training engine seeds it)."""
+    sizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
+    if isinstance(shape, LocalTransformerShape):
+        return ModernBertModel(local_config(shape, **sizes))
+    return ElectraModel(electra_config(shape, **sizes))
+
+
+def build_detector(
+    shape: TransformerShape, *, vocabulary_size: int, max_length: int, pad_token_id: int | None
+) -> Detector:
+    """An encoder with a logit of "replaced" for every token: `replaced_logits`."""
+    sizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
+    if isinstance(shape, LocalTransformerShape):
+        config = local_config(shape, **sizes)
+        config.num_labels = 1
+        return ModernBertForTokenClassification(config)
+    return ElectraForPreTraining(electra_config(shape, **sizes))
+
+
+def build_generator(
+    shape: TransformerShape, *, embedding_width: int, vocabulary_size: int, max_length: int, pad_token_id: int | None
+) -> Generator:
+    """A small masked language model."""
+    sizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
+    if isinstance(shape, LocalTransformerShape):
+        return ModernBertForMaskedLM(local_config(shape, **sizes))
+    return ElectraForMaskedLM(electra_config(shape, embedding_width=embedding_width, **sizes))
+
+
+def replaced_logits(detector: Detector, tokens_BT: Tensor, attention_mask_BT: Tensor | None = None) -> Tensor:
+    """(B, T) logits that a token was replaced."""
+    logits: Tensor = detector(tokens_BT, attention_mask=attention_mask_BT).logits
+    return logits[..., 0] if logits.ndim == 3 else logits
 
 
 def build_two_tower(
@@ -23,7 +77,7 @@ def build_two_tower(
     pad_token_id: int | None,
     embedding_width: int | None = None,
 ) -> TwoTowerForCloze:
-    """Two towers of `shape` each, with weights from torch's global generator (the training engine seeds it)."""
+    """Two towers of `shape` each."""
     return TwoTowerForCloze(
         TwoTowerConfig(
             vocab_size=vocabulary_size,
@@ -31,7 +85,7 @@ def build_two_tower(
             hidden_size=2 * shape.width,
             num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads,
-            intermediate_size=_feedforward(shape),
+            intermediate_size=shape.inner_width,
             dropout=shape.dropout,
             max_position_embeddings=max_length,
             initializer_range=_spread(shape),
@@ -56,7 +110,7 @@ def electra_config(
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
-        intermediate_size=_feedforward(shape),
+        intermediate_size=shape.inner_width,
         hidden_dropout_prob=shape.dropout,
         attention_probs_dropout_prob=shape.dropout,
         max_position_embeddings=max_length,
@@ -68,13 +122,12 @@ def electra_config(
 
 
 def share_token_embeddings(main: PreTrainedModel, noise: PreTrainedModel) -> None:
-    """Let `noise` read and write with `main`'s table of token embeddings; its own is dropped."""
-    noise.set_input_embeddings(main.get_input_embeddings())
-    noise.tie_weights()
+    """Let both read, and `noise` write, with one table of token embeddings, if they are equally wide.
 
-
-def _feedforward(shape: TransformerShape) -> int:
-    return shape.feedforward_width or 4 * shape.width
+    It is the noise model's, whose spread fits its learnt positions; the encoder of a local shape normalises it at once.
+    """
+    if noise.get_input_embeddings().weight.shape == main.get_input_embeddings().weight.shape:
+        main.set_input_embeddings(noise.get_input_embeddings())
 
 
 def _spread(shape: TransformerShape) -> float:

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM, ElectraForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
 from energylm.config.pretrain import LocalTransformerShape, masked_preset_shape
 
 BERT_SPREAD, BERT_WIDTH = 0.02, 768
-MaskedLMNetwork = BertForMaskedLM | ModernBertForMaskedLM
+MaskedLMNetwork = BertForMaskedLM | ModernBertForMaskedLM | ElectraForMaskedLM
 
 
 def build_masked_network(
@@ -31,22 +31,8 @@ def build_masked_network(
     """A network of `preset`'s shape with weights from torch's global generator (the training engine seeds it)."""
     shape = masked_preset_shape(preset, overrides)
     if isinstance(shape, LocalTransformerShape):
-        return ModernBertForMaskedLM(
-            ModernBertConfig(
-                vocab_size=vocabulary_size,
-                max_position_embeddings=max_length,
-                hidden_size=shape.width,
-                num_hidden_layers=shape.layers,
-                num_attention_heads=shape.heads,
-                intermediate_size=shape.feedforward_width or 2 * shape.width,  # its gate doubles it
-                local_attention=shape.local_attention,
-                embedding_dropout=shape.dropout,
-                attention_dropout=shape.dropout,
-                mlp_dropout=shape.dropout,
-                pad_token_id=pad_token_id,
-                **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
-            )
-        )
+        sizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
+        return ModernBertForMaskedLM(local_config(shape, **sizes))
     return BertForMaskedLM(
         BertConfig(
             vocab_size=vocabulary_size,
@@ -54,7 +40,7 @@ def build_masked_network(
             hidden_size=shape.width,
             num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads,
-            intermediate_size=shape.feedforward_width or 4 * shape.width,
+            intermediate_size=shape.inner_width,
             hidden_dropout_prob=shape.dropout,
             attention_probs_dropout_prob=shape.dropout,
             type_vocab_size=1,
@@ -65,8 +51,31 @@ def build_masked_network(
     )
 
 
+def local_config(
+    shape: LocalTransformerShape, *, vocabulary_size: int, max_length: int, pad_token_id: int | None
+) -> ModernBertConfig:
+    """ModernBERT's form with the sizes of `shape`."""
+    return ModernBertConfig(
+        vocab_size=vocabulary_size,
+        max_position_embeddings=max_length,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.inner_width,
+        local_attention=shape.local_attention,
+        embedding_dropout=shape.dropout,
+        attention_dropout=shape.dropout,
+        mlp_dropout=shape.dropout,
+        initializer_range=shape.first_spread,
+        pad_token_id=pad_token_id,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
+    )
+
+
 def token_logits(network: MaskedLMNetwork, hidden_MD: Tensor) -> Tensor:
     """(M, V) predictions at M chosen positions, whose hidden states these are."""
     if isinstance(network, ModernBertForMaskedLM):
         return network.decoder(network.head(hidden_MD))
+    if isinstance(network, ElectraForMaskedLM):
+        return network.generator_lm_head(network.generator_predictions(hidden_MD))
     return network.cls(hidden_MD)

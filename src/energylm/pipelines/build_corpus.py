@@ -104,6 +104,8 @@ def _plan(config: CorpusConfig, sources: Sequence[Source], output: Path) -> Corp
         fingerprint = source.fingerprint()
         records.append(SourceRecord(name=source.name, sha256=fingerprint.sha256, bytes=fingerprint.bytes))
     settings = config.model_dump(mode="json", exclude={"sources", "tokenizer"})
+    if config.style == "written":  # corpora keep the identity they had before there was a choice
+        del settings["style"]
     if config.tokenizer is not None:
         settings["vocabulary_size"] = None
         settings["tokenizer_sha256"] = tokenizer_sha256(load_tokenizer(config.tokenizer))

@@ -25,6 +25,7 @@ from energylm.training.engine import MODEL_FOLDER, state_of_run
 from energylm.training.journal import FILE_NAME as JOURNAL
 from energylm.training.state import TrainingResult
 
+BOUNDARIES_A_WINDOW = 0.01  # on average, from which on the end-of-text token counts as learnt: hundreds in a short run
 MEASURES = {  # validation numbers, as a person reads them
     "loss": "{:.3f} nats per token",
     "accuracy": "{:.1%} predicted right",
@@ -131,6 +132,13 @@ class Ground:
         ordinary_V = torch.ones(self.corpus.vocabulary_size, dtype=torch.bool)
         ordinary_V[[*self.corpus.tokenizer.all_special_ids, self.corpus.end_token_id]] = False
         return ordinary_V
+
+    @property
+    def framed(self) -> bool:
+        """Whether the training windows show where documents begin and end, so that the networks know the end-of-text
+        token: then a text by itself is read between two of them."""
+        train = self.corpus.manifest.splits["train"]
+        return train.documents * self.config.window >= BOUNDARIES_A_WINDOW * train.tokens
 
     @property
     def mask_token_id(self) -> int:

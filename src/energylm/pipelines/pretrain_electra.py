@@ -1,19 +1,25 @@
 """Train ELECTRA or ELECTRA-TT on a corpus, resume it, or find it finished: `energylm pretrain electra | electra-tt`.
 
-Both save an `ElectraForPreTraining`, and beside it in `noise/` the generator: a masked language model of its own, or a
-two-tower model. Only the latter makes a scorer of text (`bundles.cloze_model`).
+Both save an `ElectraForPreTraining` (shapes with local attention: a ModernBERT token classifier with one label), and
+beside it in `noise/` the generator: a masked language model of its own, or a two-tower model. Only the latter makes a
+scorer of text (`bundles.cloze_model`).
 """
 
 from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
 from energylm.bundles.cloze_model import ELECTRA_TT, NOISE_FOLDER, ClozeModel
+from energylm.bundles.masked_language_model import save_masked_language_model
 from energylm.bundles.model_folder import new_model_folder, quiet_transformers, write_manifest
 from energylm.config.pretrain import MASKED_LM, PretrainElectraConfig
-from energylm.models.cloze_presets import build_two_tower, electra_config, share_token_embeddings
+from energylm.models.cloze_presets import (
+    build_detector,
+    build_generator,
+    build_two_tower,
+    share_token_embeddings,
+)
 from energylm.pipelines.pretrain_common import Ground, PretrainPlan, PretrainRun
 from energylm.training.contrast_task import NOISE_LOSS, ContrastTask
 from energylm.training.electra_task import ElectraContrast
@@ -58,9 +64,9 @@ def _family(config: PretrainElectraConfig) -> str:
 def _build(config: PretrainElectraConfig, ground: Ground) -> nn.ModuleDict:
     width = ground.shape.width
     with seeded(config.training.seed, "initialisation"):
-        detector = ElectraForPreTraining(electra_config(ground.shape, **ground.sizes))
+        detector = build_detector(ground.shape, **ground.sizes)
         if config.noise == MASKED_LM:
-            noise = ElectraForMaskedLM(electra_config(config.noise_shape, embedding_width=width, **ground.sizes))
+            noise = build_generator(config.noise_shape, embedding_width=width, **ground.sizes)
         else:
             noise = build_two_tower(config.noise_shape, embedding_width=width, **ground.sizes)
     share_token_embeddings(detector, noise)
@@ -74,20 +80,25 @@ def _save_electra_tt(model: nn.Module, folder: Path, ground: Ground) -> None:
         ground.corpus.tokenizer,
         noise=model["noise"],
         noise_rate=ground.config.noise_rate,
+        framed=ground.framed,
         name=folder.parent.name,
         provenance=ground.provenance,
     ).save_pretrained(folder)
 
 
 def _save_electra(model: nn.Module, folder: Path, ground: Ground) -> None:
+    name, tokenizer = folder.parent.name, ground.corpus.tokenizer
     with new_model_folder(folder) as temporary:
-        parts = (
-            (temporary, model["main"], ELECTRA, folder.parent.name),
-            (temporary / NOISE_FOLDER, model["noise"], MASKED_LM, f"generator of {folder.parent.name}"),
+        with quiet_transformers():
+            model["main"].save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
+        save_masked_language_model(
+            model["noise"],
+            tokenizer,
+            temporary / NOISE_FOLDER,
+            name=f"generator of {name}",
+            framed=ground.framed,
+            provenance=ground.provenance,
         )
-        for place, network, kind, name in parts:
-            with quiet_transformers():
-                network.save_pretrained(place)
-                ground.corpus.tokenizer.save_pretrained(place)
-            facts = {"name": name, "vocabulary_size": ground.corpus.vocabulary_size}
-            write_manifest(place, kind=kind, facts=facts, provenance=ground.provenance)
+        facts = {"name": name, "vocabulary_size": ground.corpus.vocabulary_size}
+        write_manifest(temporary, kind=ELECTRA, facts=facts, provenance=ground.provenance)

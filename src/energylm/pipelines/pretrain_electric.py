@@ -4,12 +4,11 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import ElectraModel
 
 from energylm.bundles.cloze_model import ELECTRIC, ClozeModel
 from energylm.config.pretrain import PretrainElectricConfig
 from energylm.energies.electric import TokenEnergy
-from energylm.models.cloze_presets import build_two_tower, electra_config, share_token_embeddings
+from energylm.models.cloze_presets import build_encoder, build_two_tower, share_token_embeddings
 from energylm.pipelines.pretrain_common import Ground, PretrainPlan, PretrainRun
 from energylm.training.contrast_task import NOISE_LOSS, ContrastTask
 from energylm.training.electric_task import ElectricContrast
@@ -29,6 +28,7 @@ def pretrain_electric(config: PretrainElectricConfig, *, output: Path | str) -> 
             ground.corpus.tokenizer,
             noise=model["noise"],
             noise_rate=config.noise_rate,
+            framed=ground.framed,
             name=folder.parent.name,
             provenance=ground.provenance,
         ).save_pretrained(folder)
@@ -56,7 +56,7 @@ def plan_electric(config: PretrainElectricConfig, *, output: Path | str) -> Pret
 
 def _build(config: PretrainElectricConfig, ground: Ground) -> nn.ModuleDict:
     with seeded(config.training.seed, "initialisation"):
-        encoder = ElectraModel(electra_config(ground.shape, **ground.sizes))
+        encoder = build_encoder(ground.shape, **ground.sizes)
         noise = build_two_tower(config.noise_shape, embedding_width=ground.shape.width, **ground.sizes)
     share_token_embeddings(encoder, noise)
     return nn.ModuleDict({"noise": noise, "main": TokenEnergy(encoder, seed=config.training.seed)})

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from energylm.bundles.model_folder import new_model_folder, quiet_transformers, write_manifest
-from energylm.config.pretrain import MASKED_LM, PretrainMLMConfig
+from energylm.bundles.masked_language_model import KIND, save_masked_language_model
+from energylm.config.pretrain import PretrainMLMConfig
 from energylm.models.masked_presets import MaskedLMNetwork, build_masked_network
 from energylm.pipelines.pretrain_common import Ground
 from energylm.training.engine import MODEL_FOLDER, train
@@ -107,7 +107,7 @@ def plan_mlm(config: PretrainMLMConfig, *, output: Path | str) -> MLMPlan:
     _ = ground.mask_token_id  # refused here already where there is none
     with torch.device("meta"):
         network = _build(config, ground)
-    plan = ground.plan(MASKED_LM, network, output=Path(output))
+    plan = ground.plan(KIND, network, output=Path(output))
     return MLMPlan(plan.parameters, plan.windows, plan.flops_per_step, plan.state)
 
 
@@ -117,9 +117,11 @@ def _build(config: PretrainMLMConfig, ground: Ground) -> MaskedLMNetwork:
 
 
 def _save(network: MaskedLMNetwork, folder: Path, ground: Ground) -> None:
-    facts = {"name": folder.parent.name, "vocabulary_size": ground.corpus.vocabulary_size}
-    with new_model_folder(folder) as temporary:
-        with quiet_transformers():
-            network.save_pretrained(temporary)
-            ground.corpus.tokenizer.save_pretrained(temporary)
-        write_manifest(temporary, kind=MASKED_LM, facts=facts, provenance=ground.provenance)
+    save_masked_language_model(
+        network,
+        ground.corpus.tokenizer,
+        folder,
+        name=folder.parent.name,
+        framed=ground.framed,
+        provenance=ground.provenance,
+    )

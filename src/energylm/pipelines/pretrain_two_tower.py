@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from energylm.bundles.cloze_model import TWO_TOWER, ClozeModel
-from energylm.config.pretrain import PretrainTwoTowerConfig, fraction_of_shape
+from energylm.config.pretrain import PretrainTwoTowerConfig, tower_shape
 from energylm.models.cloze_presets import build_two_tower
 from energylm.models.two_tower import TwoTowerForCloze
 from energylm.pipelines.pretrain_common import Ground, PretrainPlan, PretrainRun
@@ -22,7 +22,12 @@ def pretrain_two_tower(config: PretrainTwoTowerConfig, *, output: Path | str) ->
 
     def save(model: nn.Module, folder: Path) -> None:
         ClozeModel(
-            TWO_TOWER, model, ground.corpus.tokenizer, name=folder.parent.name, provenance=ground.provenance
+            TWO_TOWER,
+            model,
+            ground.corpus.tokenizer,
+            framed=ground.framed,
+            name=folder.parent.name,
+            provenance=ground.provenance,
         ).save_pretrained(folder)
 
     options = ground.task_options
@@ -46,4 +51,4 @@ def plan_two_tower(config: PretrainTwoTowerConfig, *, output: Path | str) -> Pre
 
 def _build(config: PretrainTwoTowerConfig, ground: Ground) -> TwoTowerForCloze:
     with seeded(config.training.seed, "initialisation"):
-        return build_two_tower(fraction_of_shape(ground.shape, config.size), **ground.sizes)
+        return build_two_tower(tower_shape(ground.shape, config.size), **ground.sizes)

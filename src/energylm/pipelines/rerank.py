@@ -1,16 +1,15 @@
 """Rerank files of n-best lists, tune λ on dev, measure against the 1-best: `energylm rerank`.
 
-Every file is scored once, however often it is named. With `output` a report is written, and the chosen hypotheses of
-each set as `best-1.tsv`, `best-2.tsv` …
+Every file is scored once, however often it is named. With `output` the scores are kept there (`kept_scores`), a report
+is written, and the chosen hypotheses of each set as `best-1.tsv`, `best-2.tsv` …
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from energylm.bundles.reranker import Reranked, Reranker, check_references, hypothesis_statistics
+from energylm.bundles.reranker import Reranked, Reranker, Scored, check_references, hypothesis_statistics
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_kind import check_method, kind_of
 from energylm.config.rerank import RerankConfig, RerankSet
@@ -23,6 +22,7 @@ from energylm.evaluation.rerank_outcome import SetOutcome, set_outcome
 from energylm.evaluation.rerank_report import rerank_sections, rerank_table
 from energylm.evaluation.tables import Table
 from energylm.files import write_text
+from energylm.pipelines.kept_scores import KeptScores
 from energylm.progress import say
 
 
@@ -33,7 +33,7 @@ class RerankRun:
     scorers: tuple[str, ...]
     convention: str
     hypotheses: int
-    seconds: float  # of scoring
+    seconds: float  # of scoring, whenever that was
     report: Path | None = None
 
     @property
@@ -82,12 +82,12 @@ def rerank(config: RerankConfig, *, output: Path | None = None) -> RerankRun:
         place: hypothesis_statistics(lists, metric) if _is_judged(lists, place, config) else None
         for place, lists in files.items()
     }
-    start = time.perf_counter()
-    known = {
-        place: _File(lists, reranker.score_lists(lists, what=f"scoring {Path(place.lists).name}"), statistics[place])
-        for place, lists in files.items()
-    }
-    seconds = time.perf_counter() - start
+    scored = {place: _scored(config, lists, output) for place, lists in files.items()}
+    known = {}
+    for place, lists in files.items():
+        what = f"scoring {Path(place.lists).name}"
+        scores = reranker.score_lists(lists, what=what, scored=scored[place])
+        known[place] = _File(lists, scores, statistics[place])
     found = [_rerank_set(reranker, one, known, metric, config) for one in config.sets]
     run = RerankRun(
         outcomes=tuple(outcome for outcome, _ in found if outcome is not None),
@@ -95,7 +95,7 @@ def rerank(config: RerankConfig, *, output: Path | None = None) -> RerankRun:
         scorers=tuple(scorer.name for scorer in scorers),
         convention="; ".join([metric.convention, _formula(config), *(scorer.convention for scorer in scorers)]),
         hypotheses=sum(len(of_list.hypotheses) for lists in files.values() for of_list in lists),
-        seconds=seconds,
+        seconds=sum(one.seconds for of_file in scored.values() for one in of_file),
     )
     return run if output is None else _write(run, output, shown=config.shown)
 
@@ -128,6 +128,11 @@ def read_files(config: RerankConfig) -> dict[RerankSet, list[NBest]]:
 
 def best_lines(chosen: Sequence[Reranked]) -> str:
     return "".join(f"{one.utterance}\t{one.best}\n" for one in chosen)
+
+
+def _scored(config: RerankConfig, lists: list[NBest], output: Path | None) -> list[Scored]:
+    """For each scorer what is known of `lists` from an earlier run into `output`."""
+    return [Scored() if output is None else KeptScores.open(output, one, lists) for one in config.scorers]
 
 
 def _places(one: RerankSet) -> list[RerankSet]:

@@ -11,8 +11,10 @@ Relations  `objectives.electra` is the loss, `contrast_task` all that Electric s
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from energylm.models.cloze_presets import replaced_logits
+from energylm.models.masked_presets import token_logits
 from energylm.objectives.cross_entropy import IGNORED, cross_entropy_sum
 from energylm.objectives.electra import replaced_token_loss
 from energylm.objectives.noise_positions import unique_positions
@@ -22,7 +24,7 @@ from energylm.training.task import Batch
 
 @dataclass(frozen=True)
 class ElectraContrast:
-    """For `ContrastTask`; `model["main"]` is an `ElectraForPreTraining`, `model["noise"]` an `ElectraForMaskedLM` if
+    """For `ContrastTask`; `model["main"]` is a detector of `models.cloze_presets`, `model["noise"]` a generator if
     there is a `mask_token_id`, else a `TwoTowerForCloze`."""
 
     mask_token_id: int | None
@@ -43,11 +45,13 @@ class ElectraContrast:
             noise_loss = cross_entropy_sum(logits_BTV, tokens_BT.masked_fill(~maskable_BT, IGNORED))
         else:
             masked_BT = tokens_BT.masked_fill(chosen_BT, self.mask_token_id)
-            logits_MV, predicted_BT = _logits_at(model["noise"], masked_BT, chosen_BT), chosen_BT
+            # The output layer is most of a small generator's work: it runs at the chosen positions only.
+            hidden_MD = model["noise"].base_model(input_ids=masked_BT).last_hidden_state[chosen_BT]
+            logits_MV, predicted_BT = token_logits(model["noise"], hidden_MD), chosen_BT
             noise_loss = cross_entropy_sum(logits_MV, tokens_BT[chosen_BT])
         noised_BT = tokens_BT.clone()
         noised_BT[chosen_BT], _ = drawn_tokens(logits_MV, batch["token_uniforms_BT"][chosen_BT])
-        replaced_logit_BT = model["main"](noised_BT).logits
+        replaced_logit_BT = replaced_logits(model["main"], noised_BT)
         loss_B = replaced_token_loss(
             replaced_logit_BT.float(), tokens_BT=tokens_BT, noised_BT=noised_BT, maskable_BT=maskable_BT
         )
@@ -58,10 +62,3 @@ class ElectraContrast:
             maskable=maskable_BT.sum(),
             **told_right(replaced_logit_BT > 0, noised_BT != tokens_BT, maskable_BT),
         )
-
-
-def _logits_at(generator: nn.Module, tokens_BT: Tensor, chosen_BT: Tensor) -> Tensor:
-    """(M, V) at the chosen positions only: the output layer is most of a small generator's work."""
-    hidden_BTD = generator.electra(input_ids=tokens_BT).last_hidden_state
-    logits_MV: Tensor = generator.generator_lm_head(generator.generator_predictions(hidden_BTD[chosen_BT]))
-    return logits_MV

@@ -1,9 +1,13 @@
-"""Cloze models as steps: Electric, ELECTRA and ELECTRA-TT (by `noise`), two-tower. Masked models are in `residual`."""
+"""Cloze models as steps: Electric, ELECTRA and ELECTRA-TT (by `noise`), two-tower; and what runs cost.
+
+Masked and causal models are in `residual`.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from energylm.config.pretrain import PretrainElectraConfig, PretrainElectricConfig, PretrainTwoTowerConfig
+from energylm.config.pretrain_costs import PretrainCostsConfig
 from energylm.pipelines.recipe_steps.kind import Result, StepKind, Values
 
 if TYPE_CHECKING:
@@ -41,8 +45,18 @@ def _result(run: "PretrainRun", plan: "PretrainPlan") -> Result:
     }
 
 
+def _costs(values: Values, folder: Path) -> Result:
+    """Every run's cost by its name, and how far the dearest lies above the cheapest."""
+    from energylm.pipelines.pretrain_costs import pretrain_costs
+
+    costs = pretrain_costs(PretrainCostsConfig.checked(values))
+    spent = [cost.tflop for cost in costs.values()]
+    return {name: cost.to_json() for name, cost in costs.items()} | {"spread": max(spent) / min(spent) - 1}
+
+
 STEPS = {
     "electric": StepKind(PretrainElectricConfig, _electric, product="model"),
     "electra": StepKind(PretrainElectraConfig, _electra, product="model"),
     "two-tower": StepKind(PretrainTwoTowerConfig, _two_tower, product="model"),
+    "pretrain-costs": StepKind(PretrainCostsConfig, _costs),
 }

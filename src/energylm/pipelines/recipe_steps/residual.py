@@ -33,6 +33,8 @@ def _pretrain_mlm(values: Values, folder: Path) -> Result:
         "parameters": plan_mlm(config, output=folder).parameters,
         "nats": run.nats_per_masked_token,
         "accuracy": run.accuracy,
+        "steps": run.steps,
+        "tokens_per_second": run.tokens_per_second,
     }
 
 
