@@ -224,3 +224,44 @@ def detector_folder(bert_folder: Path) -> Path:
     folder = bert_folder.parent / "detector"
     detector.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def parallel_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parallel text under the names train, val and test: a sentence (.en), and its words read backwards (.de)."""
+    folder, chooser = tmp_path_factory.mktemp("parallel"), random.Random(2)
+    for name, count in (("train", 160), ("val", 24), ("test", 24)):
+        targets = [f"{chooser.choice(WHO)} {chooser.choice(DOES)} {chooser.choice(WHAT)}." for _ in range(count)]
+        sources = [" ".join(word[::-1] for word in target.split()) for target in targets]
+        (folder / f"{name}.en").write_text("\n".join(targets) + "\n", encoding="utf-8")
+        (folder / f"{name}.de").write_text("\n".join(sources) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def translator_folder(parallel_folder: Path) -> Path:
+    """A conditional masked language model with random weights over a BPE of those texts."""
+    import torch
+
+    from energylm.bundles.conditional_masked_model import ConditionalMaskedModel
+    from energylm.data.tokenizer import train_tokenizer
+    from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM
+
+    texts = [(parallel_folder / f"train.{end}").read_text(encoding="utf-8") for end in ("de", "en")]
+    tokenizer = train_tokenizer(texts, vocabulary_size=400)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = ConditionalMaskedLM(
+            ConditionalMaskedConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=16,
+                num_attention_heads=2,
+                intermediate_size=32,
+                max_position_embeddings=32,
+            )
+        )
+        network.length_head.weight.data.normal_(std=0.5)  # far from one length for all
+        network.length_head.bias.data = -(torch.arange(-32.0, 33.0) + 14).abs()  # and short ones, for the tests' sake
+    folder = parallel_folder / "translator"
+    ConditionalMaskedModel(network.eval(), tokenizer, name="translator").save_pretrained(folder)
+    return folder

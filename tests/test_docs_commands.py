@@ -21,8 +21,8 @@ pytestmark = pytest.mark.xdist_group("docs")  # one worker, so that the prepared
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SLOW = (
-    *("demo", "corpus build", "lm train", "models get", "grid", "detect train", "seq2seq train"),
-    *(f"pretrain {family}" for family in ("mlm", "electric", "electra-tt", "electra", "two-tower")),
+    *("demo", "corpus build", "lm train", "models get", "grid", "detect train", "seq2seq train", "finetune"),
+    *(f"pretrain {family}" for family in ("mlm", "cmlm", "electric", "electra-tt", "electra", "two-tower")),
 )
 NBEST = {"ref": "a boat", "hyp_1": {"score": -1, "text": "a goat"}, "hyp_2": {"score": -2, "text": "a boat"}}
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```\s*$", flags=re.MULTILINE | re.DOTALL)
@@ -125,6 +125,8 @@ def workshop(
     electric_folder,
     detector_folder,
     detection_folder,
+    parallel_folder,
+    translator_folder,
 ):
     """The folder in which the examples of the pages make sense: texts, a corpus, models of all kinds, small files."""
     folder = texts_folder.parent
@@ -140,7 +142,33 @@ def workshop(
     (folder / "nbest.json").write_text(json.dumps({f"u{place}": NBEST for place in (1, 2)}), encoding="utf-8")
     (folder / "pairs.jsonl").write_text('{"sentence_good": "A boat.", "sentence_bad": "Boat a."}\n', encoding="utf-8")
     tagged_files(folder)
+    task_files(folder)
+    for file in sorted(parallel_folder.glob("*.??")):
+        shutil.copy(file, folder / file.name)
+    shutil.copytree(translator_folder, folder / "translator", dirs_exist_ok=True)
     return folder
+
+
+def task_files(folder: Path) -> None:
+    """Files of CoLA and SQuAD by their published names, and a sentence model with random weights: `acceptability`."""
+    from energylm.bundles.sentence_model import SentenceModel
+    from energylm.bundles.task_encoder import TaskEncoder
+
+    (folder / "glue").mkdir(exist_ok=True)
+    for name in ("cola_in_domain_train", "cola_in_domain_dev", "cola_out_of_domain_dev"):
+        rows = "x\t1\t\tThe clerk counts the boats.\nx\t0\t*\tBoats the counts clerk.\n" * 8
+        (folder / "glue" / f"{name}.tsv").write_text(rows, encoding="utf-8")
+    (folder / "squad").mkdir(exist_ok=True)
+    asked = [
+        {"id": "1", "question": "Who counts?", "answers": [{"text": "The clerk", "answer_start": 0}]},
+        {"id": "2", "question": "Who mends?", "answers": [], "is_impossible": True},
+    ]
+    article = {"paragraphs": [{"context": "The clerk counts the boats.", "qas": asked}]}
+    for name in ("train-v2.0.json", "dev-v2.0.json"):
+        (folder / "squad" / name).write_text(json.dumps({"data": [article]}), encoding="utf-8")
+    start = TaskEncoder.from_pretrained(folder / "masked")
+    options = {"max_tokens": 32, "pooling": None, "style": "written", "dropout": 0.1}
+    SentenceModel.from_encoder(start, task="cola", **options).save_pretrained(folder / "acceptability")
 
 
 def tagged_files(folder: Path) -> None:

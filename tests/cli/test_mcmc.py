@@ -89,6 +89,44 @@ def test_a_token_that_no_chain_can_propose_is_refused(energylm, tmp_path):
     assert code == 0 and len(out.splitlines()) == 4
 
 
+def test_translations_are_drawn_and_judged(energylm, translator_folder, parallel_folder, tmp_path):
+    files = ("--source-file", parallel_folder / "test.de", "--reference-file", parallel_folder / "test.en")
+    predict = ("--sampler", "mask-predict", "--length-beam", 3, "--json", tmp_path / "out.json")
+    code, out, err = energylm("mcmc", translator_folder, *files, *predict)
+    assert code == 0 and len(out.splitlines()) == 24 and "BLEU" in err
+    assert len(json.loads((tmp_path / "out.json").read_text())["by_epoch"]["bleu"]) == 1
+    code, out, _ = energylm("mcmc", translator_folder, "--source", "a rolias", *SHORT, "--keep", "last")
+    assert code == 0 and [json.loads(line)["chain"] for line in out.splitlines()] == [0, 1]
+    code, out, _ = energylm("mcmc", translator_folder, "--source", "a rolias", "--length", 4, "--dry-run")
+    assert code == 0 and "4 free positions" in out
+
+
+def test_mistakes_with_sources_are_one_line(energylm, translator_folder, masked_folder, model_folder, tmp_path):
+    (tmp_path / "two.de").write_text("a\nb\n", encoding="utf-8")
+    (tmp_path / "one.en").write_text("a\n", encoding="utf-8")
+    (tmp_path / "gap.de").write_text("a\n\n", encoding="utf-8")
+    (tmp_path / "two.en").write_text("a\nb\n", encoding="utf-8")
+    files = ("--source-file", tmp_path / "two.de", "--reference-file", tmp_path / "one.en")
+    for model, arguments, words in (
+        (translator_folder, (), "reads a source: give --source"),
+        (translator_folder, files, "one.en ends after 1 lines"),
+        (
+            translator_folder,
+            ("--source-file", tmp_path / "gap.de", *files[2:3], tmp_path / "two.en"),
+            "source 2 is empty",
+        ),
+        (translator_folder, ("--source", "a", "--reference-file", tmp_path / "one.en"), "goes with --source-file"),
+        (translator_folder, ("--source", "krelc " * 40), "tokens but the model holds 32"),
+        (translator_folder, ("--source", "a", "--length", 2, "--block", 3), "block 3 is larger than the 2 free"),
+        (translator_folder, ("--source", "a", "--length-beam", 2), "length_beam is for mask-predict"),
+        (masked_folder, ("--source", "a"), "reads no source"),
+        (model_folder, ("--source", "a"), "'language-model', which reads no source"),
+    ):
+        code, out, err = energylm("mcmc", model, *arguments)
+        assert code == 2 and out == "" and words in err
+        assert len(err.splitlines()) == 1 and "Traceback" not in err
+
+
 def _copy_without_mask(source: Path, target: Path) -> None:
     from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 

@@ -18,6 +18,7 @@ from energylm.cli import (
     detect,
     energy,
     evaluate,
+    finetune,
     generate,
     grid,
     lm,
@@ -78,6 +79,7 @@ app.add_typer(probe.app, name="probe")
 app.command("score")(score.score)
 app.command("rerank")(rerank.rerank)
 app.add_typer(evaluate.app, name="evaluate")
+app.command("finetune")(finetune.finetune)
 app.add_typer(seq2seq.app, name="seq2seq")
 app.command("mcmc")(mcmc.mcmc)
 app.command("bench")(bench.bench)

@@ -19,8 +19,19 @@ def mcmc(
     input_file: Annotated[
         Path | None, typer.Option("--input", help="A file of such texts, one a line; - reads stdin.")
     ] = None,
+    source: Annotated[
+        list[str] | None, typer.Option(help="A text to translate, for a conditional masked model; repeatable.")
+    ] = None,
+    source_file: Annotated[Path | None, typer.Option(help="A file of such texts, one a line; - reads stdin.")] = None,
+    reference_file: Annotated[
+        Path | None, typer.Option(help="A translation of each source, one a line: BLEU is reported.")
+    ] = None,
     length: Annotated[
-        list[int] | None, typer.Option(help="Tokens where --init is mask (default: 20); mask-predict takes several.")
+        list[int] | None,
+        typer.Option(help="Tokens where --init is mask (default: 20, or predicted); mask-predict takes several."),
+    ] = None,
+    length_beam: Annotated[
+        int | None, typer.Option(help="Predicted lengths of a translation that mask-predict tries (default: 1).")
     ] = None,
     sampler: Annotated[str | None, typer.Option(help="mh (default), gibbs or mask-predict.")] = None,
     energy: Annotated[str | None, typer.Option(help="local (default) or raw.")] = None,
@@ -66,15 +77,24 @@ def mcmc(
       energylm mcmc runs/mlm/model --init "A sentence to be refined." --anneal 0.02 --temperature 0.8 --keep last
 
       energylm mcmc runs/mlm/model --sampler mask-predict --length 8 --length 10 --length 12
+
+      energylm mcmc runs/cmlm/model --source "Ein Hund rennt." --start greedy --anneal 0.02 --keep last
+
+      energylm mcmc runs/cmlm/model --source-file test.de --reference-file test.en --sampler mask-predict
+      --length-beam 5
     """
     from energylm.config import load_config
     from energylm.config.mcmc import MCMCConfig
 
     texts = [*(init or []), *(_lines(input_file) if input_file is not None else [])]
+    sources, references = _translations(source, source_file, reference_file)
     flags = {
         "model": model,
         "texts": texts or None,
+        "sources": sources or None,
+        "references": references or None,
         "lengths": length or None,
+        "length_beam": length_beam,
         "fixed": fixed,
         "require": require or None,
         "forbid": forbid or None,
@@ -111,12 +131,30 @@ def mcmc(
         typer.echo(dumps(sample.to_json(), ensure_ascii=False))
 
     result = run_mcmc(chosen, output=output, on_sample=show)
+    if result.curves.bleu is not None:
+        when = "" if result.diagnosis is None else " in the last epoch"
+        say(f"energylm: BLEU {result.curves.bleu[-1]:.2f}{when}")
     if result.diagnosis is not None:
         say(f"energylm: {result.diagnosis.facts()}")
         say(f"energylm: {result.diagnosis.verdict}")
     if result.report is not None:
         say(f"energylm: report in {result.report}")
     write_result(json, result)
+
+
+def _translations(
+    source: list[str] | None, source_file: Path | None, reference_file: Path | None
+) -> tuple[list[str], list[str]]:
+    """Sources and references. Two files are parallel: line n of one belongs to line n of the other."""
+    if reference_file is None:
+        return [*(source or []), *(_lines(source_file) if source_file is not None else [])], []
+    from energylm.data.formats.parallel import read_parallel
+    from energylm.errors import ConfigError
+
+    if source or source_file is None or str(source_file) == "-":
+        raise ConfigError("--reference-file goes with --source-file, a file whose lines it translates; give both")
+    pairs = list(read_parallel(source_file, reference_file))
+    return [pair.source for pair in pairs], [pair.target for pair in pairs]
 
 
 def _lines(file: Path) -> list[str]:

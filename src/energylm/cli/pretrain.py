@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.pretrain_cmlm import cmlm
 
 if TYPE_CHECKING:
     from energylm.config.pretrain import PretrainConfig
@@ -20,7 +21,10 @@ Corpus = Annotated[
 Output = Annotated[Path, typer.Option("--output", "-o", help="The run folder; the model is its subfolder model.")]
 Preset = Annotated[
     str | None,
-    typer.Option(help="Shape: bit-tiny, bit-mini, bit-base, bit-large (default: bit-tiny).", show_default=False),
+    typer.Option(
+        help="Shape: bit-local-tiny, bit-local-mini, bit-tiny, bit-base … (default: bit-local-tiny).",
+        show_default=False,
+    ),
 ]
 Steps = Annotated[int | None, typer.Option(help="Updates (default: 1000).", show_default=False)]
 Compute = Annotated[
@@ -38,6 +42,9 @@ Seed = Annotated[
 @app.callback()
 def _pretrain() -> None:
     """Pretrain a cloze model on a corpus."""
+
+
+app.command("cmlm")(cmlm)
 
 
 @app.command("mlm")

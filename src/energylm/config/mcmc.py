@@ -97,6 +97,9 @@ class ChainsConfig(Config):
     )
     order: PositionOrder = Field("random", description="Of the positions in an epoch, drawn without replacement.")
     block: int = Field(1, ge=1, description="Positions that are hidden and proposed together.")
+    block_share: float | None = Field(
+        None, gt=0, le=1, description="In place of block: this part of each text's free positions, one at least."
+    )
     proposal: ProposalConfig = ProposalConfig()
     annealing: AnnealingConfig = AnnealingConfig()
     iterations: int = Field(10, ge=1, description="Of mask-predict, the first prediction included.")
@@ -117,13 +120,22 @@ class ChainsConfig(Config):
 
 
 class MCMCConfig(Config):
-    model: str = Field(description="A masked language model: a folder (`energylm pretrain mlm`) or a hub name.")
+    model: str = Field(
+        description="A masked language model: a folder (`energylm pretrain mlm`, with sources `pretrain cmlm`) or a "
+        "hub name."
+    )
+    sources: tuple[str, ...] = Field((), description="Texts to translate, for a conditional masked language model.")
+    references: tuple[str, ...] = Field((), description="A translation of each source: BLEU by epoch is reported.")
     texts: tuple[str, ...] = Field(
         ("mask",), min_length=1, description="Where chains start: texts, which may hold [MASK], or 'mask'."
     )
-    lengths: tuple[int, ...] = Field(
-        (20,), min_length=1, description="Tokens of a text that starts as 'mask'; mask-predict tries all and keeps one."
+    lengths: tuple[int, ...] | None = Field(
+        None,
+        min_length=1,
+        description="Tokens of a text that starts as 'mask'; mask-predict tries all and keeps one. None: 20, or with a "
+        "source what the model predicts.",
     )
+    length_beam: int = Field(1, ge=1, description="Predicted lengths of each source that mask-predict tries.")
     fixed: str = Field(
         "", description="Positions that never change: '0-3,7' (tokens, from 0), or 'unmasked': all but [MASK]."
     )
@@ -137,11 +149,44 @@ class MCMCConfig(Config):
     keep: Literal["all", "last", "best"] = Field(
         "all", description="Texts written of each chain: of all epochs after burn-in, of the last, or of lowest energy."
     )
+    local_by_epoch: bool = Field(
+        False, description="Where the energy is raw: also compute the local one of every epoch, to compare runs by."
+    )
     run: ChainsConfig = ChainsConfig()
 
     @field_validator("lengths")
     @classmethod
-    def _positive(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        if min(lengths) < 1:
+    def _positive(cls, lengths: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if lengths is not None and min(lengths) < 1:
             raise ValueError("a text has at least 1 token")
         return lengths
+
+    @model_validator(mode="after")
+    def _one_text_a_source(self) -> Self:
+        if self.references and len(self.references) != len(self.sources):
+            raise ValueError(f"{len(self.references)} references came for {len(self.sources)} sources; give as many")
+        if self.sources and len(self.started_texts) != len(self.sources):
+            raise ValueError(
+                f"{len(self.texts)} texts to start from came for {len(self.sources)} sources; give as many, or none"
+            )
+        if self.length_beam > 1 and (self.run.sampler != MASK_PREDICT or not self.sources):
+            raise ValueError("length_beam is for mask-predict with sources: chains have one length; set it to 1")
+        return self
+
+    @property
+    def started_texts(self) -> tuple[str, ...]:
+        """What chains start from: where only sources came, masks for each of them."""
+        return self.texts * len(self.sources) if self.sources and self.texts == (MASK,) else self.texts
+
+
+class TranslationChainsConfig(Config):
+    """Chains or Mask-Predict on a conditional masked language model, judged by energy and BLEU (goyal2021, tables 6.2
+    to 6.6)."""
+
+    model: str = Field(description="A conditional masked language model: a folder (`energylm pretrain cmlm`).")
+    data: tuple[str, str] = Field(description="Parallel text: the source and the target file.")
+    limit: int | None = Field(None, ge=1, description="The first so many pairs that are not too long; none = all.")
+    longest_source: int | None = Field(None, ge=1, description="Leave out sources of more tokens (the paper: 20).")
+    start: Literal["dispersed", "greedy"] = Field("greedy", description="As of chains; greedy is the paper's.")
+    length_beam: int = Field(1, ge=1, description="Predicted lengths that mask-predict tries.")
+    run: ChainsConfig = ChainsConfig()

@@ -23,10 +23,12 @@ def chains_sections(
     *,
     energy: str,
     sampler: str,
+    bleu_N: Sequence[float] = (),
     started: Sequence[tuple[str, str]] = (),
     ended: Sequence[tuple[int, int, float, str]] = (),
 ) -> list[Section]:
-    """`started` are labelled first texts, `ended` kept ones as (text, chain, energy, text)."""
+    """`started` are labelled first texts, `ended` kept ones as (text, chain, energy, text), `bleu_N` is that of each
+    epoch where there are references."""
     kept = trace.energy_BCN.shape[2] - trace.burn_in
     sections: list[Section] = [
         Text("Verdict", diagnosis.verdict[0].upper() + diagnosis.verdict[1:] + "."),
@@ -43,6 +45,9 @@ def chains_sections(
         ),
         Plot("Proposals by epoch", rates_plot(trace), alt=f"Accepted {diagnosis.acceptance:.0%} after burn-in."),
     ]
+    if bleu_N:
+        plot = LinePlot([Series("mean over chains", _epochs(trace), bleu_N)], x_label="epoch", y_label="BLEU")
+        sections.append(Plot("BLEU by epoch", plot, alt=f"BLEU, from {bleu_N[0]:.1f} to {bleu_N[-1]:.1f}."))
     if any(map(math.isfinite, diagnosis.autocorrelation)):
         lags = list(range(len(diagnosis.autocorrelation)))
         plot = LinePlot(

@@ -7,8 +7,8 @@ around every sequence here, read as context and never hidden. Only hidden positi
 in BERT's relatives through the last feed-forward: hooks hand just these on, so every family keeps its own code. Rows go
 through in micro-batches of similar length, whatever their number.
 
-Relations  `contracts.MaskedLanguageModel` is the promise kept here; `bundles.masked_language_model` adds text and
-           folders, `energies.masked_lm` reads it as an energy.
+Relations  `contracts.MaskedLanguageModel` is the promise kept here; `conditional_masked` keeps it for networks that
+           read a source, `bundles.masked_language_model` adds text and folders, `energies.masked_lm` an energy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from energylm.errors import ModelError, VocabularyMismatch
+from energylm.models.contexts import longest_input
 
 # The widest activations of a micro-batch (the feed-forward's, 4 × width) that stay in the caches of a CPU; on a GPU
 # there is no such cliff, and bigger is better.
@@ -46,16 +47,8 @@ class MaskedNetwork:
     @property
     def max_tokens(self) -> int | None:
         """The longest sequence, frame not counted, that the network's positions hold; None where nothing limits it."""
-        limit = getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
-        if limit is None:
-            return None
-        # RoBERTa's relatives count positions from their padding index on.
-        reserved = [
-            module.padding_idx + 1
-            for name, module in self.network.named_modules()
-            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
-        ]
-        return int(limit) - max(reserved, default=0) - len(self.prefix) - len(self.suffix)
+        limit = longest_input(self.network)
+        return None if limit is None else limit - len(self.prefix) - len(self.suffix)
 
     @torch.no_grad()
     def logits(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
@@ -68,7 +61,7 @@ class MaskedNetwork:
     def masked_logits(
         self, tokens_RT: Tensor, lengths_R: Tensor, hidden_RT: Tensor, *, source_R: Tensor | None = None
     ) -> Tensor:
-        """(N, V) at the N hidden positions, row by row; `source_R` names nothing here, this model reads no source."""
+        """(N, V) at the N hidden positions, row by row; `source_R` is for networks that read a source beside."""
         tokens_RT, lengths_R = self._readable(tokens_RT, lengths_R)
         hidden_RT = hidden_RT.to(tokens_RT.device)
         framed_RS, framed_lengths_R = self._framed(tokens_RT.masked_fill(hidden_RT, self.mask_token_id), lengths_R)
@@ -76,17 +69,18 @@ class MaskedNetwork:
         hidden_RS = torch.nn.functional.pad(hidden_RT, (len(self.prefix), after))
         batches = self._micro_batches(framed_lengths_R)
         if len(batches) == 1 and int(framed_lengths_R.min()) == framed_RS.shape[1]:
-            return self._logits_at(framed_RS, framed_lengths_R, hidden_RS)
+            return self._logits_at(framed_RS, framed_lengths_R, hidden_RS, source_R=source_R)
         slots_RS = (hidden_RS.flatten().cumsum(0) - 1).view_as(hidden_RS)
         count = int(hidden_RS.sum())
         logits_NV = torch.empty(count, self.vocabulary_size, device=framed_RS.device, dtype=self.network.dtype)
         for rows, longest in batches:
             chosen = hidden_RS[rows, :longest]
-            found = self._logits_at(framed_RS[rows, :longest], framed_lengths_R[rows], chosen)
+            sources = None if source_R is None else source_R.to(rows.device)[rows]
+            found = self._logits_at(framed_RS[rows, :longest], framed_lengths_R[rows], chosen, source_R=sources)
             logits_NV[slots_RS[rows, :longest][chosen]] = found
         return logits_NV
 
-    def _logits_at(self, tokens_RS: Tensor, lengths_R: Tensor, hidden_RS: Tensor) -> Tensor:
+    def _logits_at(self, tokens_RS: Tensor, lengths_R: Tensor, hidden_RS: Tensor, *, source_R: Tensor | None) -> Tensor:
         with _only_positions(self.network, hidden_RS):
             logits_1NV: Tensor = self._run(tokens_RS, lengths_R).logits
         return logits_1NV[0]

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 from energylm.bundles.masked_language_model import MaskedLanguageModel
 from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.mcmc import DEGENERATE_GIBBS, MASK_PREDICT, MCMCConfig
+from energylm.config.mcmc import DEGENERATE_GIBBS, MASK_PREDICT, RAW, MCMCConfig
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.errors import CheckpointError, ConfigError
 from energylm.estimators.mixing import Diagnosis, Trace, diagnose
+from energylm.evaluation.chains_curves import ChainCurves, chain_curves, mean_bleu
 from energylm.evaluation.chains_report import chains_sections
 from energylm.evaluation.report import write_report
 from energylm.files import folder_lock, read_json, write_json, write_text
 from energylm.pipelines.mcmc_chains import Group, History, TextSample
-from energylm.pipelines.mcmc_start import Inputs, Start, prepare
+from energylm.pipelines.mcmc_start import Inputs, Start, open_model, prepare
 from energylm.progress import progress
 from energylm.samplers.mask_predict import MaskPredict, best_of_length_beam
 
@@ -42,25 +44,28 @@ PROPOSAL_LOGITS = 1 << 25  # of one step of a group at most: 128 MB of float32
 class MCMCRun:
     samples: list[TextSample]
     diagnosis: Diagnosis | None  # none for mask-predict, which draws nothing
+    curves: ChainCurves  # of mask-predict, its result alone
     report: Path | None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "samples": [sample.to_json() for sample in self.samples],
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
+            "by_epoch": self.curves.to_json(),
             "report": None if self.report is None else str(self.report),
         }
 
 
 def plan_mcmc(config: MCMCConfig) -> str:
     """Load the model, check the texts and say what would be done. Writes nothing."""
-    model = MaskedLanguageModel.from_pretrained(config.model)
+    model = open_model(config)
     inputs, run = prepare(config, model), config.run
     if run.sampler == MASK_PREDICT:
         return f"would fill in {len(inputs.starts)} texts by {run.iterations} iterations of mask-predict"
+    blocks = run.block if run.block_share is None else f"{run.block_share:.0%} of the positions"
     lines = [
         f"would run {run.chains} chains of {run.epochs} epochs for each of {len(inputs.starts)} texts: sampler "
-        f"{run.sampler}, energy {run.energy}, blocks of {run.block}, {run.burn_in} epochs of burn-in"
+        f"{run.sampler}, energy {run.energy}, blocks of {blocks}, {run.burn_in} epochs of burn-in"
     ]
     for start in inputs.starts:
         tokens = model.tokenizer.convert_ids_to_tokens(start.tokens_T.tolist())
@@ -77,7 +82,7 @@ def run_mcmc(
 ) -> MCMCRun:
     """Run the chains, or continue those in the folder `output`. `on_sample` gets every kept text as it comes."""
     tell = on_sample or (lambda sample: None)
-    model = MaskedLanguageModel.from_pretrained(config.model)
+    model = open_model(config)
     inputs = prepare(config, model)
     if config.run.sampler == MASK_PREDICT:
         if output is not None:
@@ -85,7 +90,7 @@ def run_mcmc(
         samples = _mask_predict(config, model, inputs)
         for sample in samples:
             tell(sample)
-        return MCMCRun(samples, None, None)
+        return MCMCRun(samples, None, _result_alone(config, samples), None)
     folder = None if output is None else Path(output)
     with nullcontext() if folder is None else folder_lock(folder):
         if folder is not None:
@@ -101,7 +106,7 @@ def _run_chains(
     tell: Callable[[TextSample], None],
 ) -> MCMCRun:
     groups = _groups(inputs.starts, config, model.vocabulary_size)
-    histories, samples = [], []
+    histories, samples, local, texts = [], [], [], []
     with progress("mcmc", total=len(groups) * config.run.epochs, unit="epoch") as bar:
         for number, starts in enumerate(groups):
             file = None if folder is None else folder / f"chains-{number:05}.safetensors"
@@ -112,6 +117,10 @@ def _run_chains(
                         samples.append(sample)
                         tell(sample)
             histories.append(history)
+            if config.run.energy != RAW or config.local_by_epoch:
+                local.append(group.local_energies(history))
+            if config.references:
+                texts.append(group.decoded(history))
             if config.keep != "all":
                 kept = group.samples(history, None)
                 samples += kept
@@ -119,35 +128,52 @@ def _run_chains(
                     tell(sample)
     trace = _trace(config, inputs, model, histories)
     diagnosis = diagnose(trace)
+    curves = chain_curves(
+        trace,
+        local_energy_BCN=_by_text(local, config) if local else None,
+        bleu_N=mean_bleu(texts, config.sources, config.references, chains=config.run.chains) if texts else None,
+    )
     report = None
     if folder is not None:
         write_text(folder / SAMPLES, "".join(json.dumps(sample.to_json()) + "\n" for sample in samples))
         started = [(f"text {start.text + 1}", model.decode(start.tokens_T.tolist())) for start in inputs.starts]
         ended = [(sample.text, sample.chain, sample.energy, sample.sample) for sample in samples]
         sections = chains_sections(
-            trace, diagnosis, energy=config.run.energy, sampler=config.run.sampler, started=started, ended=ended
+            trace,
+            diagnosis,
+            energy=config.run.energy,
+            sampler=config.run.sampler,
+            bleu_N=curves.bleu or (),
+            started=started,
+            ended=ended,
         )
         report = write_report(folder, title=f"Chains of {model.name}", sections=sections)
-    return MCMCRun(samples, diagnosis, report)
+    return MCMCRun(samples, diagnosis, curves, report)
 
 
 def _groups(starts: list[Start], config: MCMCConfig, vocabulary_size: int) -> list[list[Start]]:
+    """Starts that travel together; those of one text are never parted."""
     longest = max(len(start.tokens_T) for start in starts)  # before the first epoch, all positions may be hidden
     rows = max(1, PROPOSAL_LOGITS // (vocabulary_size * longest))
-    size = max(1, rows // config.run.chains)
-    return [starts[first : first + size] for first in range(0, len(starts), size)]
+    texts = [list(members) for _, members in groupby(starts, key=lambda start: start.text)]
+    rows_of_a_text = max(map(len, texts)) if config.run.sampler == MASK_PREDICT else config.run.chains
+    size = max(1, rows // rows_of_a_text)
+    return [list(chain.from_iterable(texts[first : first + size])) for first in range(0, len(texts), size)]
+
+
+def _by_text(values: list[Tensor], config: MCMCConfig) -> Tensor:
+    """(N, rows of a group) each → (B, C, N)."""
+    return torch.cat([value_NR.T.reshape(-1, config.run.chains, config.run.epochs) for value_NR in values])
 
 
 def _trace(config: MCMCConfig, inputs: Inputs, model: MaskedLanguageModel, histories: list[History]) -> Trace:
     run = config.run
-
-    def by_text(values: list[Tensor]) -> Tensor:  # (N, rows of a group) each
-        return torch.cat([value_NR.T.reshape(-1, run.chains, run.epochs) for value_NR in values])
-
-    proposed, accepted, novel = (by_text([history.counts_N3R[:, which] for history in histories]) for which in range(3))
+    proposed, accepted, novel = (
+        _by_text([history.counts_N3R[:, which] for history in histories], config) for which in range(3)
+    )
     has_masks = all(bool((start.masked(model.mask_token_id)).any()) for start in inputs.starts)
     return Trace(
-        energy_BCN=by_text([history.energy_NR for history in histories]),
+        energy_BCN=_by_text([history.energy_NR for history in histories], config),
         proposed_BCN=proposed,
         accepted_BCN=accepted,
         novel_BCN=novel,
@@ -173,25 +199,40 @@ def _check_request(config: MCMCConfig, folder: Path) -> None:
 
 
 def _mask_predict(config: MCMCConfig, model: MaskedLanguageModel, inputs: Inputs) -> list[TextSample]:
-    device = model.network.device
-    lengths_R = torch.tensor([len(start.tokens_T) for start in inputs.starts], device=device)
-    state = MaskPredict(model, inputs.allowed_V, config.run.iterations).run(
-        pad_sequence([start.tokens_T for start in inputs.starts], batch_first=True).to(device),
-        lengths_R,
-        free_RT=pad_sequence([start.free_T for start in inputs.starts], batch_first=True).to(device),
-    )
-    text_R = torch.tensor([start.text for start in inputs.starts], device=device)
-    rows = best_of_length_beam(state, text_R)
-    energy_B = MaskedLMEnergy(model, kind=config.run.energy).energies(state.tokens_RT[rows], lengths_R[rows])
-    return [
-        TextSample(
-            text=text,
-            chain=0,
-            epoch=config.run.iterations - 1,
-            energy=float(energy_B[text]),
-            sample=model.decode(ids := state.tokens_RT[row, : int(lengths_R[row])].tolist()),
-            tokens=ids,
-            score=float(state.score_R[row]),
+    """The text of every length beam that is kept, in the order of the texts."""
+    device, energy, samples = model.network.device, MaskedLMEnergy(model, kind=config.run.energy), []
+    for starts in _groups(inputs.starts, config, model.vocabulary_size):
+        lengths_R = torch.tensor([len(start.tokens_T) for start in starts], device=device)
+        text_R = torch.tensor([start.text for start in starts], device=device)
+        state = MaskPredict(model, inputs.allowed_V, config.run.iterations).run(
+            pad_sequence([start.tokens_T for start in starts], batch_first=True).to(device),
+            lengths_R,
+            free_RT=pad_sequence([start.free_T for start in starts], batch_first=True).to(device),
+            source_R=text_R,
         )
-        for text, row in enumerate(rows.tolist())
-    ]
+        best_B = best_of_length_beam(state, text_R - starts[0].text)
+        energy_B = energy.energies(state.tokens_RT[best_B], lengths_R[best_B], source_R=text_R[best_B])
+        samples += [
+            TextSample(
+                text=int(text_R[row]),
+                chain=0,
+                epoch=config.run.iterations - 1,
+                energy=value,
+                sample=model.decode(ids := state.tokens_RT[row, : int(lengths_R[row])].tolist()),
+                tokens=ids,
+                score=float(state.score_R[row]),
+            )
+            for row, value in zip(best_B.tolist(), energy_B.tolist(), strict=True)
+        ]
+    return samples
+
+
+def _result_alone(config: MCMCConfig, samples: list[TextSample]) -> ChainCurves:
+    energy = sum(sample.energy for sample in samples) / len(samples)
+    texts = [[[sample.sample.strip() for sample in samples]]]
+    return ChainCurves(
+        epoch=[config.run.iterations - 1],
+        energy=[energy],
+        local_energy=None if config.run.energy == RAW else [energy],
+        bleu=mean_bleu(texts, config.sources, config.references, chains=1) if config.references else None,
+    )

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from energylm.bundles.masked_language_model import MaskedLanguageModel
-from energylm.config.mcmc import MCMCConfig
+from energylm.config.mcmc import LOCAL, MCMCConfig
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.errors import ConfigError
 from energylm.files import atomic_file
@@ -74,9 +74,9 @@ class Group:
         )
         self.lengths_R = self._rows(torch.tensor([len(start.tokens_T) for start in starts]))
         self.free_RT = self._rows(pad_sequence([start.free_T for start in starts], batch_first=True))
-        text_R = self._rows(torch.tensor([start.text for start in starts]))
+        self.text_R = self._rows(torch.tensor([start.text for start in starts]))  # the source of a row has its number
         chain_R = torch.arange(self.chains, device=self.device).repeat(len(starts))
-        self.keys_R = row_keys(derive_seed(config.run.seed, "chains"), text_R, chain_R)
+        self.keys_R = row_keys(derive_seed(config.run.seed, "chains"), self.text_R, chain_R)
 
     def histories(self, bar: Progress) -> Iterator[History]:
         """The history after each epoch; those found in the folder come first."""
@@ -92,7 +92,7 @@ class Group:
         choices = ChainChoices(self.keys_R, decided_R=history.decided_R.to(self.device))
         if history.epochs:
             tokens_RT, energy_R = history.tokens_NRT[-1].to(self.device), history.energy_NR[-1].to(self.device)
-            state = ChainState(tokens_RT, self.lengths_R, energy_R)
+            state = ChainState(tokens_RT, self.lengths_R, energy_R, self.text_R)
         else:
             state = self._first_state(choices)
         for epoch in run_epochs(
@@ -102,6 +102,7 @@ class Group:
             self.free_RT,
             choices,
             config=self.config.run,
+            block_R=self._blocks(),
             constraint=self.inputs.constraint,
             first_epoch=history.epochs,
         ):
@@ -138,16 +139,44 @@ class Group:
                 )
         return found
 
+    def local_energies(self, history: History) -> Tensor:
+        """(N, R) the local energy of every epoch's texts, whichever energy the chains have."""
+        if self.config.run.energy == LOCAL:
+            return history.energy_NR
+        local = MaskedLMEnergy(self.model, kind=LOCAL)
+        return torch.stack(
+            [
+                local.energies(tokens_RT.to(self.device), self.lengths_R, source_R=self.text_R).cpu()
+                for tokens_RT in history.tokens_NRT
+            ]
+        )
+
+    def decoded(self, history: History) -> list[list[str]]:
+        """The text of every epoch and row."""
+        lengths = self.lengths_R.tolist()
+        return [
+            [self.model.decode(tokens_T[:length]).strip() for tokens_T, length in zip(rows, lengths, strict=True)]
+            for rows in history.tokens_NRT.tolist()
+        ]
+
+    def _blocks(self) -> Tensor | None:
+        """The first block of each row where blocks are a part of the text."""
+        share = self.config.run.block_share
+        return None if share is None else (self.free_RT.sum(1) * share).round().long().clamp(min=1)
+
     def _first_state(self, choices: ChainChoices) -> ChainState:
         """Masks filled in, and every constraint kept."""
         tokens_RT = self._rows(pad_sequence([start.tokens_T for start in self.starts], batch_first=True))
         masked_RT = (tokens_RT == self.model.mask_token_id) & self.free_RT
         gibbs = DegenerateGibbs(self.model, MaskedProposal(self.proposal.allowed_V))
         if self.config.start == "greedy" and masked_RT.any():
-            filled = MaskPredict(self.model, self.proposal.allowed_V).init(tokens_RT, self.lengths_R, free_RT=masked_RT)
-            state = gibbs.init(filled.tokens_RT, self.lengths_R)
+            filled = MaskPredict(self.model, self.proposal.allowed_V).init(
+                tokens_RT, self.lengths_R, free_RT=masked_RT, source_R=self.text_R
+            )
+            state = gibbs.init(filled.tokens_RT, self.lengths_R, source_R=self.text_R)
         else:
-            state = gibbs.step(gibbs.init(tokens_RT, self.lengths_R), masked_RT, choices)[0]
+            start = gibbs.init(tokens_RT, self.lengths_R, source_R=self.text_R)
+            state = gibbs.step(start, masked_RT, choices)[0]
         constraint = self.inputs.constraint
         if constraint is None:
             return state

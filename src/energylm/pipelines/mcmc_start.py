@@ -11,19 +11,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from energylm.bundles.conditional_masked_model import ConditionalMaskedModel, SourcedMaskedModel
 from energylm.bundles.masked_language_model import MaskedLanguageModel
 from energylm.config.mcmc import MASK, MASK_PREDICT, UNMASKED, MCMCConfig
 from energylm.errors import ConfigError, DataError
 from energylm.samplers.constraints import LexicalConstraint, Phrase, contains
 
 MASK_SIGN = "[MASK]"
+DEFAULT_LENGTH = 20
 
 
 @dataclass(frozen=True)
 class Start:
     """One text to start from. Masked positions hold the mask token."""
 
-    text: int  # its number among those given
+    text: int  # its number among those given, and that of its source where there are sources
     tokens_T: Tensor
     free_T: Tensor  # bool: may change
 
@@ -38,6 +40,13 @@ class Inputs:
     constraint: LexicalConstraint | None
 
 
+def open_model(config: MCMCConfig) -> MaskedLanguageModel:
+    """The masked model, which has read the sources where there are any."""
+    if config.sources:
+        return ConditionalMaskedModel.from_pretrained(config.model).reading(config.sources)
+    return MaskedLanguageModel.from_pretrained(config.model)
+
+
 def prepare(config: MCMCConfig, model: MaskedLanguageModel) -> Inputs:
     """Everything that can be wrong with the texts is said here, before a chain runs."""
     required = tuple(_spellings(phrase, model) for phrase in config.require)
@@ -45,9 +54,9 @@ def prepare(config: MCMCConfig, model: MaskedLanguageModel) -> Inputs:
     allowed_V = model.ordinary_V
     allowed_V[[spelling[0] for phrase in forbidden for spelling in phrase if len(spelling) == 1]] = False
     _check_phrases(config, required, forbidden, allowed_V)
-    starts = []
-    for number, text in enumerate(config.texts):
-        for tokens in _tokens(config, text, model):
+    starts, lengths = [], _lengths(config, model)
+    for number, text in enumerate(config.started_texts):
+        for tokens in _tokens(text, model, lengths=lengths[number]):
             masked = [place for place, token in enumerate(tokens) if token == model.mask_token_id]
             free_T = _free(config.fixed, tokens, masked)
             tokens = _with_phrases(tokens, free_T, required, mask=model.mask_token_id, text=number, config=config)
@@ -64,10 +73,17 @@ def prepare(config: MCMCConfig, model: MaskedLanguageModel) -> Inputs:
     return Inputs(starts, allowed_V, constraint)
 
 
-def _tokens(config: MCMCConfig, text: str, model: MaskedLanguageModel) -> list[list[int]]:
+def _lengths(config: MCMCConfig, model: MaskedLanguageModel) -> list[list[int]]:
+    """For each text, the lengths that are tried if it is all masks."""
+    tried = None if config.run.sampler == MASK_PREDICT else 1
+    if config.lengths is None and isinstance(model, SourcedMaskedModel):
+        return model.likely_lengths(config.length_beam)
+    return [list(config.lengths or (DEFAULT_LENGTH,))[:tried]] * len(config.started_texts)
+
+
+def _tokens(text: str, model: MaskedLanguageModel, *, lengths: Sequence[int]) -> list[list[int]]:
     """The ids of a text, once for each length that is tried."""
     if text == MASK:
-        lengths = config.lengths if config.run.sampler == MASK_PREDICT else config.lengths[:1]
         return [[model.mask_token_id] * length for length in lengths]
     signs = {MASK_SIGN, str(model.tokenizer.mask_token)}
     pieces = re.split("|".join(map(re.escape, sorted(signs))), text)
@@ -158,9 +174,10 @@ def _check(
         raise DataError(f"{name} has {length:,} tokens but the model holds {model.max_tokens:,}; shorten it")
     if free == 0:
         raise ConfigError(f"{name} has no free position, so nothing can change; fix fewer positions")
-    if config.run.block > free and config.run.sampler != MASK_PREDICT:
+    if config.run.block > free and config.run.block_share is None and config.run.sampler != MASK_PREDICT:
         raise ConfigError(
-            f"block {config.run.block} is larger than the {free} free positions of {name}; take a smaller block"
+            f"block {config.run.block} is larger than the {free} free positions of {name}; take a smaller block, or "
+            "run.block_share"
         )
     row_1T, length_1 = start.tokens_T[None], torch.tensor([length])
     for words, phrase in zip(config.forbid, forbidden, strict=True):

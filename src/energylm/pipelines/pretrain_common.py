@@ -6,7 +6,7 @@ OUTPUT/checkpoints/    what a killed run continues from
 OUTPUT/training.json   the result; its presence means finished
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from energylm.data.windows import Windows
 from energylm.errors import ModelError
 from energylm.models.compute import equal_steps, training_flops_per_step
 from energylm.models.parity import count_parameters
-from energylm.training.engine import MODEL_FOLDER, state_of_run
-from energylm.training.journal import FILE_NAME as JOURNAL
+from energylm.pipelines.trained_run import TrainedRun
+from energylm.training.engine import state_of_run
 from energylm.training.state import TrainingResult
 
 BOUNDARIES_A_WINDOW = 0.01  # on average, from which on the end-of-text token counts as learnt: hundreds in a short run
@@ -36,22 +36,13 @@ MEASURES = {  # validation numbers, as a person reads them
 }
 
 
-@dataclass(frozen=True)
-class PretrainRun:
+@dataclass(frozen=True, kw_only=True)
+class PretrainRun(TrainedRun):
     """What came of it; `validation` is of the weights that were saved, empty where nothing was validated."""
 
     family: str
-    folder: Path  # the run
-    model: Path
-    journal: Path
-    steps: int
-    best_step: int
     validation: dict[str, float]
     compute: float  # counted training FLOPs
-    tokens: int
-    seconds: float
-    tokens_per_second: float
-    was_finished: bool
 
     def summary(self) -> str:
         if not self.validation:
@@ -60,10 +51,6 @@ class PretrainRun:
             text.format(self.validation[name]) for name, text in MEASURES.items() if name in self.validation
         )
         return f"{said} on split valid; step {self.best_step:,} of {self.steps:,}, {self.compute:.3g} FLOPs"
-
-    def to_json(self) -> dict[str, Any]:
-        paths = {"folder": self.folder, "model": self.model, "journal": self.journal}
-        return asdict(self) | {name: str(path) for name, path in paths.items()}
 
 
 @dataclass(frozen=True)
@@ -192,19 +179,8 @@ class Ground:
         )
 
     def run(self, family: str, result: TrainingResult, *, output: Path) -> PretrainRun:
-        return PretrainRun(
-            family=family,
-            folder=output,
-            model=output / MODEL_FOLDER,
-            journal=output / JOURNAL,
-            steps=result.steps,
-            best_step=result.best_step,
-            validation=result.best_validation,
-            compute=result.steps * self.flops_per_step,
-            tokens=result.tokens,
-            seconds=result.seconds,
-            tokens_per_second=result.tokens_per_second,
-            was_finished=result.was_finished,
+        return PretrainRun.of(
+            result, output, family=family, validation=result.best_validation, compute=result.steps * self.flops_per_step
         )
 
 

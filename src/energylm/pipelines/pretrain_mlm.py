@@ -6,9 +6,8 @@ OUTPUT/checkpoints/    what a killed run continues from
 OUTPUT/training.json   the result; its presence means finished
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,28 +15,19 @@ from energylm.bundles.masked_language_model import KIND, save_masked_language_mo
 from energylm.config.pretrain import PretrainMLMConfig
 from energylm.models.masked_presets import MaskedLMNetwork, build_masked_network
 from energylm.pipelines.pretrain_common import Ground
-from energylm.training.engine import MODEL_FOLDER, train
-from energylm.training.journal import FILE_NAME as JOURNAL
+from energylm.pipelines.trained_run import TrainedRun
+from energylm.training.engine import train
 from energylm.training.masked_lm_task import MaskedLMTask
 from energylm.training.seeding import seeded
 
 
-@dataclass(frozen=True)
-class MLMRun:
+@dataclass(frozen=True, kw_only=True)
+class MLMRun(TrainedRun):
     """What came of it; of the weights that were saved. None where nothing was validated."""
 
-    folder: Path  # the run
-    model: Path  # the model, for `EnergyModel.from_encoder`
-    journal: Path
-    steps: int
-    best_step: int
     nats_per_masked_token: float | None
     accuracy: float | None  # part of the masked tokens whose likeliest prediction is right
     compute: float  # counted training FLOPs, for siblings at equal compute
-    tokens: int
-    seconds: float
-    tokens_per_second: float
-    was_finished: bool
 
     def summary(self) -> str:
         if self.nats_per_masked_token is None:
@@ -46,10 +36,6 @@ class MLMRun:
             f"{self.nats_per_masked_token:.3f} nats per masked token, {self.accuracy:.1%} right on split valid; "
             f"step {self.best_step:,} of {self.steps:,}"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        paths = {"folder": self.folder, "model": self.model, "journal": self.journal}
-        return asdict(self) | {name: str(path) for name, path in paths.items()}
 
 
 @dataclass(frozen=True)
@@ -85,19 +71,12 @@ def pretrain_mlm(config: PretrainMLMConfig, *, output: Path | str) -> MLMRun:
         **ground.task_options,
     )
     result = train(task, config.training, folder=output)
-    return MLMRun(
-        folder=output,
-        model=output / MODEL_FOLDER,
-        journal=output / JOURNAL,
-        steps=result.steps,
-        best_step=result.best_step,
+    return MLMRun.of(
+        result,
+        output,
         nats_per_masked_token=result.best_validation.get("loss"),
         accuracy=result.best_validation.get("accuracy"),
         compute=result.steps * ground.flops_per_step,
-        tokens=result.tokens,
-        seconds=result.seconds,
-        tokens_per_second=result.tokens_per_second,
-        was_finished=result.was_finished,
     )
 
 

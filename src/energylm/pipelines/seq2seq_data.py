@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from energylm.bundles.conditional_masked_model import ConditionalMaskedModel
 from energylm.bundles.seq2seq_model import Seq2SeqModel
 from energylm.config.seq2seq import ENTITIES, REFUSE, TAGS, TRANSLATION, TaskName
 from energylm.data.formats.parallel import read_parallel
@@ -63,7 +64,11 @@ def read_examples(task: TaskName, files: Sequence[str], *, limit: int | None = N
 
 
 def encode_examples(
-    examples: Examples, model: Seq2SeqModel, *, longest: int | None = None, unseen_tags: str = REFUSE
+    examples: Examples,
+    model: Seq2SeqModel | ConditionalMaskedModel,
+    *,
+    longest: int | None = None,
+    unseen_tags: str = REFUSE,
 ) -> tuple[SequencePairs, list[int]]:
     """Ids by the model's vocabularies, and which examples they are: those not empty and of at most `longest` tokens.
 
@@ -77,7 +82,8 @@ def encode_examples(
     for number, (source, target) in enumerate(zip(examples.sources, examples.targets, strict=True)):
         source_ids = model.source_ids(source)
         target_ids = model.target_ids(target[0]) if is_translation else tag_ids(target, numbers, unseen=IGNORED)
-        if longest is None or max(len(source_ids), len(target_ids)) <= longest:
+        lengths = (len(source_ids), len(target_ids))
+        if 0 < min(lengths) and (longest is None or max(lengths) <= longest):
             sources.append(source_ids)
             targets.append(target_ids)
             kept.append(number)

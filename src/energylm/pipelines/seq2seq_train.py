@@ -7,7 +7,7 @@ OUTPUT/training.json   the result; its presence means finished
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,38 +30,26 @@ from energylm.files import sha256_of_file
 from energylm.models.lstm_seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
 from energylm.objectives.step_costs import OUTSIDE, step_cost
 from energylm.pipelines.seq2seq_data import Examples, encode_examples, read_examples
+from energylm.pipelines.trained_run import TrainedRun
 from energylm.progress import say
-from energylm.training.engine import MODEL_FOLDER, state_of_run, train
-from energylm.training.journal import FILE_NAME as JOURNAL
+from energylm.training.engine import state_of_run, train
 from energylm.training.seeding import seeded
 from energylm.training.seq2seq_task import Seq2SeqTask
 
 __all__ = ["Seq2SeqPlan", "Seq2SeqRun", "TrainSeq2SeqConfig", "plan_seq2seq", "train_seq2seq"]
 
 
-@dataclass(frozen=True)
-class Seq2SeqRun:
+@dataclass(frozen=True, kw_only=True)
+class Seq2SeqRun(TrainedRun):
     """What came of it; of the weights that were saved."""
 
-    folder: Path  # the run
-    model: Path  # the model, for `Seq2SeqModel.from_pretrained`
-    journal: Path
-    steps: int
-    best_step: int
     validation: dict[str, float]  # empty where nothing was validated
-    seconds: float
-    tokens_per_second: float
-    was_finished: bool
 
     def summary(self) -> str:
         if not self.validation:
             return f"not validated; step {self.steps:,}"
         shown = ", ".join(f"{name} {value:.4g}" for name, value in sorted(self.validation.items()))
         return f"{shown} on the validation data; step {self.best_step:,} of {self.steps:,}"
-
-    def to_json(self) -> dict[str, Any]:
-        paths = {"folder": self.folder, "model": self.model, "journal": self.journal}
-        return asdict(self) | {name: str(path) for name, path in paths.items()}
 
 
 @dataclass(frozen=True)
@@ -89,17 +77,7 @@ def train_seq2seq(config: TrainSeq2SeqConfig, *, output: Path | str) -> Seq2SeqR
     output = Path(output)
     task = _task(config)
     result = train(task, config.training, folder=output)
-    return Seq2SeqRun(
-        folder=output,
-        model=output / MODEL_FOLDER,
-        journal=output / JOURNAL,
-        steps=result.steps,
-        best_step=result.best_step,
-        validation=result.best_validation,
-        seconds=result.seconds,
-        tokens_per_second=result.tokens_per_second,
-        was_finished=result.was_finished,
-    )
+    return Seq2SeqRun.of(result, output, validation=result.best_validation)
 
 
 def plan_seq2seq(config: TrainSeq2SeqConfig, *, output: Path | str) -> Seq2SeqPlan:

@@ -9,7 +9,7 @@ OUTPUT/training.json   the result; its presence means finished
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,33 +27,20 @@ from energylm.models.causal import CausalLanguageModel
 from energylm.models.parity import count_parameters, width_for
 from energylm.models.presets import build_network
 from energylm.models.ralm import RalmLM
-from energylm.training.engine import MODEL_FOLDER, state_of_run, train
-from energylm.training.journal import FILE_NAME as JOURNAL
+from energylm.pipelines.trained_run import TrainedRun
+from energylm.training.engine import state_of_run, train
 from energylm.training.language_model_task import LanguageModelTask
 from energylm.training.seeding import seeded
 
 __all__ = ["LMPlan", "LMRun", "TrainLMConfig", "plan_lm", "train_lm"]
 
 
-@dataclass(frozen=True)
-class LMRun:
+@dataclass(frozen=True, kw_only=True)
+class LMRun(TrainedRun):
     """What came of it. Perplexities are None where nothing was validated."""
 
-    folder: Path  # the run
-    model: Path  # the model, for `LanguageModel.from_pretrained`
-    journal: Path
-    steps: int
-    best_step: int  # whose weights were saved
     final_perplexity: Perplexity | None  # after the last step
     best_perplexity: Perplexity | None  # of the saved weights
-    tokens: int
-    seconds: float
-    tokens_per_second: float
-    was_finished: bool
-
-    def to_json(self) -> dict[str, Any]:
-        paths = {"folder": self.folder, "model": self.model, "journal": self.journal}
-        return asdict(self) | {name: str(path) for name, path in paths.items()}
 
 
 @dataclass(frozen=True)
@@ -95,18 +82,11 @@ def train_lm(config: TrainLMConfig, *, output: Path | str) -> LMRun:
         save_model=lambda trained, folder: _save(trained, folder, config=config, corpus=corpus),
     )
     result = train(task, config.training, folder=output)
-    return LMRun(
-        folder=output,
-        model=output / MODEL_FOLDER,
-        journal=output / JOURNAL,
-        steps=result.steps,
-        best_step=result.best_step,
+    return LMRun.of(
+        result,
+        output,
         final_perplexity=_perplexity(result.validation, config, corpus, task),
         best_perplexity=_perplexity(result.best_validation, config, corpus, task),
-        tokens=result.tokens,
-        seconds=result.seconds,
-        tokens_per_second=result.tokens_per_second,
-        was_finished=result.was_finished,
     )
 
 

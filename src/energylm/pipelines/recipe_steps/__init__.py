@@ -1,14 +1,30 @@
 """What a recipe can make, by the name that recipes use; a new kind of step is a line in one of these files."""
 
-from energylm.pipelines.recipe_steps import cloze, corpus, detect, discrimination, probe, residual, scoring
+from energylm.pipelines.recipe_steps import (
+    chains,
+    cloze,
+    corpus,
+    detect,
+    discrimination,
+    exact_study,
+    finetune,
+    probe,
+    residual,
+    scoring,
+    seq2seq,
+)
 from energylm.pipelines.recipe_steps.kind import StepKind
 
 STEP_KINDS: dict[str, StepKind] = {
+    **chains.STEPS,
     **cloze.STEPS,
     **corpus.STEPS,
     **detect.STEPS,
+    **finetune.STEPS,
     **residual.STEPS,
     **discrimination.STEPS,
+    **exact_study.STEPS,
     **probe.STEPS,
     **scoring.STEPS,
+    **seq2seq.STEPS,
 }

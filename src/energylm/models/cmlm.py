@@ -1,0 +1,217 @@
+"""A conditional masked language model: a transformer reads the source, a bidirectional one fills in the target.
+
+    h(y_\\I, x)          decoder states at the hidden positions I, given the source x and all other target tokens
+    f(v, h)             = e(v)·h + b(v)                          one embedding for sources, targets and outputs
+    P(T | x)            = softmax over offsets T − S at a position of its own before the source
+
+                                                       Ghazvininejad et al. 2019, §2; the model of Goyal 2021, §6.5
+
+The target's length is known before its tokens, so the decoder can also know where it is: attention has a learned bias
+for each distance, measured in the target (self-attention) or along the diagonal of the source, t·S/T − s (attention to
+the source). Heads start with a preference for one place each: the same, the next, the previous; the last for none. A
+network that has to find out about neighbours and word order by itself learns little in the minutes of a small run.
+Layers are normalised on entry.
+
+Relations  `conditional_masked` gives its conditionals to energies and samplers; `training.cmlm_task` trains it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, initialization
+from transformers.modeling_outputs import Seq2SeqLMOutput
+
+from energylm.models.distance_attention import DistanceAttention, View
+
+
+class ConditionalMaskedConfig(PreTrainedConfig):
+    """Sizes as in `config.pretrain_cmlm.ConditionalShape`, under transformers' names."""
+
+    model_type = "energylm_conditional_masked"
+    is_encoder_decoder = True
+
+    vocab_size: int = 4096
+    hidden_size: int = 128
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    num_attention_heads: int = 4
+    intermediate_size: int = 512
+    dropout: float = 0.1
+    max_position_embeddings: int = 64  # the longest source, and the longest target
+    reach: int = 16  # distances beyond it count alike
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Sources that were read: B of them, S positions, the first of which stands for the length."""
+
+    states_BSD: Tensor
+    lengths_B: Tensor  # of the sources alone
+
+    def pick(self, rows: Tensor) -> "Memory":
+        """Some of them, in any order, without columns that none of them uses."""
+        lengths_B = self.lengths_B[rows]
+        return Memory(self.states_BSD[rows, : int(lengths_B.max()) + 1], lengths_B)
+
+
+class FeedForward(nn.Sequential):
+    def __init__(self, config: ConditionalMaskedConfig) -> None:
+        super().__init__(
+            nn.LayerNorm(config.hidden_size),
+            nn.Linear(config.hidden_size, config.intermediate_size),
+            nn.GELU(),
+            nn.Linear(config.intermediate_size, config.hidden_size),
+            nn.Dropout(config.dropout),
+        )
+
+
+class EncoderBlock(nn.Module):
+    def __init__(self, config: ConditionalMaskedConfig) -> None:
+        super().__init__()
+        self.norm, self.attention = (
+            nn.LayerNorm(config.hidden_size),
+            DistanceAttention(config.hidden_size, heads=config.num_attention_heads, reach=config.reach),
+        )
+        self.feedforward = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, states_BSD: Tensor, distance_1SS: Tensor, real_BS: Tensor) -> Tensor:
+        normed_BSD = self.norm(states_BSD)
+        mixed_BSD = self.attention(normed_BSD, self.attention.keys_values(normed_BSD), distance_1SS, real_BS)
+        states_BSD = states_BSD + self.dropout(mixed_BSD)
+        return states_BSD + self.feedforward(states_BSD)
+
+
+class DecoderBlock(nn.Module):
+    def __init__(self, config: ConditionalMaskedConfig) -> None:
+        super().__init__()
+        self.norm, self.attention = (
+            nn.LayerNorm(config.hidden_size),
+            DistanceAttention(config.hidden_size, heads=config.num_attention_heads, reach=config.reach),
+        )
+        self.source_norm, self.source_attention = (
+            nn.LayerNorm(config.hidden_size),
+            DistanceAttention(config.hidden_size, heads=config.num_attention_heads, reach=config.reach),
+        )
+        self.feedforward = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, states_RTD: Tensor, view: View, source: tuple[Tensor, Tensor]) -> Tensor:
+        """States of the positions that `view` asks for; `source` are keys and values of the memory, row by row."""
+        read_RTD = self.norm(states_RTD)
+        asked_RQD, normed_RQD = view.at_queries(states_RTD), view.at_queries(read_RTD)
+        mixed_RQD = self.attention(
+            normed_RQD, self.attention.keys_values(read_RTD), view.target_distance_RQT, view.target_real_RT
+        )
+        asked_RQD = asked_RQD + self.dropout(mixed_RQD)
+        mixed_RQD = self.source_attention(
+            self.source_norm(asked_RQD), source, view.source_distance_RQS, view.source_real_RS
+        )
+        asked_RQD = asked_RQD + self.dropout(mixed_RQD)
+        return asked_RQD + self.feedforward(asked_RQD)
+
+
+class ConditionalMaskedLM(PreTrainedModel):
+    config_class = ConditionalMaskedConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+
+    def __init__(self, config: ConditionalMaskedConfig) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.embedding = nn.Embedding(config.vocab_size, width)
+        self.length_state = nn.Parameter(torch.empty(width))
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = nn.ModuleList(EncoderBlock(config) for _ in range(config.encoder_layers))
+        self.encoder_norm = nn.LayerNorm(width)
+        self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.decoder_layers))
+        self.norm = nn.LayerNorm(width)
+        self.output_bias = nn.Parameter(torch.empty(config.vocab_size))
+        self.length_head = nn.Linear(width, 2 * config.max_position_embeddings + 1)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embedding = value
+
+    def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
+        """Read right-padded sources."""
+        first_B1D = self.length_state.expand(len(source_BS), 1, -1)
+        states_BSD = self.dropout(torch.cat([first_B1D, self._embedded(source_BS)], dim=1))
+        places_S = torch.arange(states_BSD.shape[1], device=source_BS.device)
+        distance_1SS, real_BS = (places_S[:, None] - places_S)[None], places_S <= lengths_B[:, None]
+        for block in self.encoder:
+            states_BSD = block(states_BSD, distance_1SS, real_BS)
+        return Memory(self.encoder_norm(states_BSD), lengths_B)
+
+    def length_log_probs(self, memory: Memory) -> Tensor:
+        """(B, L) log-probabilities of targets of 1 … L tokens."""
+        offsets_BO, longest = self.length_head(memory.states_BSD[:, 0]), self.config.max_position_embeddings
+        targets_L = torch.arange(1, longest + 1, device=offsets_BO.device)
+        return offsets_BO.gather(1, targets_L - memory.lengths_B[:, None] + longest).log_softmax(-1)
+
+    def logits_at(
+        self,
+        tokens_RT: Tensor,
+        lengths_R: Tensor,
+        chosen_RT: Tensor,
+        memory: Memory,
+        *,
+        source_R: Tensor | None = None,
+    ) -> Tensor:
+        """(N, V) logits at the chosen positions, row by row; hidden tokens hold the mask token. Row r reads number
+        `source_R[r]` of the sources in `memory`; without that, row r reads number r."""
+        states_RTD = self.dropout(self._embedded(tokens_RT))
+        source_lengths_R = memory.lengths_B if source_R is None else memory.lengths_B[source_R]
+        view = View.of(lengths_R, source_lengths_R, target=tokens_RT.shape[1], source=memory.states_BSD.shape[1])
+        for number, block in enumerate(self.decoder, start=1):
+            source = block.source_attention.keys_values(memory.states_BSD)  # once, however many rows share a source
+            if source_R is not None:
+                source = (source[0][source_R], source[1][source_R])
+            if number == len(self.decoder):  # the last layer is needed where something is chosen only
+                view, is_chosen_RQ = view.at_chosen(chosen_RT)
+            states_RTD = block(states_RTD, view, source)
+        return self.logits(states_RTD[is_chosen_RQ])
+
+    def logits(self, states_ND: Tensor) -> Tensor:
+        return F.linear(self.norm(states_ND), self.embedding.weight, self.output_bias)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        decoder_input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+    ) -> Seq2SeqLMOutput:
+        """Logits (B, T, V) at every position of the targets, read as they are; both sides right-padded."""
+        source_B, target_B = (
+            torch.full((len(ids),), ids.shape[1], device=ids.device) if mask is None else mask.sum(-1)
+            for ids, mask in ((input_ids, attention_mask), (decoder_input_ids, decoder_attention_mask))
+        )
+        every_BT = torch.ones_like(decoder_input_ids, dtype=torch.bool)
+        logits_NV = self.logits_at(decoder_input_ids, target_B, every_BT, self.encode(input_ids, source_B))
+        return Seq2SeqLMOutput(logits=logits_NV.view(*decoder_input_ids.shape, -1))
+
+    def _embedded(self, tokens_RT: Tensor) -> Tensor:
+        return self.embedding(tokens_RT) * self.config.hidden_size**0.5
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, nn.Linear):  # so that a narrow network's layers are heard from the first step on
+            initialization.normal_(module.weight, std=module.in_features**-0.5)
+        elif isinstance(module, DistanceAttention):
+            initialization.copy_(module.bias.weight, module.nearness())
+        elif isinstance(module, ConditionalMaskedLM):
+            initialization.normal_(module.embedding.weight, std=self.config.hidden_size**-0.5)
+            initialization.normal_(module.length_state, std=1.0)
+            initialization.zeros_(module.output_bias)
+
+
+def register() -> None:
+    """Teach transformers' Auto classes this architecture; calling it again changes nothing."""
+    AutoConfig.register(ConditionalMaskedConfig.model_type, ConditionalMaskedConfig, exist_ok=True)
+    AutoModelForSeq2SeqLM.register(ConditionalMaskedConfig, ConditionalMaskedLM, exist_ok=True)
