@@ -118,9 +118,9 @@ def bare_forward(reader, sentences: list[str]):
     network = reader.model.network
     batches: list[tuple] = []
 
-    def note(tokens_RS, lengths_R, hidden_RS):
+    def note(tokens_RS, lengths_R, hidden_RS, **source):
         batches.append((tokens_RS, lengths_R, hidden_RS))
-        return usual(tokens_RS, lengths_R, hidden_RS)
+        return usual(tokens_RS, lengths_R, hidden_RS, **source)
 
     usual = reader.model.model._logits_at
     reader.model.model._logits_at = note
