@@ -187,7 +187,8 @@ def test_electras_loss_by_another_route(make, family):
         each = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
         assert_close(sums.losses[CONTRAST_LOSS].detach(), each[maskable].sum(), rtol=1e-5, atol=0)
         as_noise = nn.functional.binary_cross_entropy_with_logits(logits, chosen.float(), reduction="none")
-        assert abs(float(as_noise[maskable].sum() - each[maskable].sum())) > 0.01  # teeth: lucky noise called noise
+        least = 0.1 if family == ELECTRA else 0.01  # the first logits of the others are nearer to zero
+        assert abs(float(as_noise[maskable].sum() - each[maskable].sum())) > least  # teeth: lucky noise called noise
         if family in (ELECTRA, LOCAL):
             labels = tokens.masked_fill(~chosen, -100)
             theirs = task.model["noise"](tokens.masked_fill(chosen, MASK), labels=labels).loss * chosen.sum()
@@ -207,7 +208,7 @@ def test_the_noise_model_learns_from_its_own_loss_only(make, family):
     sums.losses[CONTRAST_LOSS].backward()
     shared = task.model["noise"].get_input_embeddings().weight
     noise = {name: p for name, p in task.model["noise"].named_parameters() if p is not shared}
-    assert len(noise) >= 10 and all(p.grad is None for p in noise.values())
+    assert len(noise) > (9 if family == LOCAL else 10) and all(p.grad is None for p in noise.values())
     assert all(p.grad is not None for p in task.model["main"].parameters())
 
 

@@ -175,22 +175,10 @@ def test_span_losses_by_hand(span_model):
 
 
 def test_answers_are_learnt_by_heart(span_model, tmp_path):
-    """All three terms fall, and which question has no answer is told; the tokenizer of the test, whose ties are broken
-    by chance, decides whether 200 steps are enough for every end."""
-    task = span_task(span_model, 0.5)
+    train(span_task(span_model, 0.5), settings(steps=400), folder=tmp_path)
     span_model.network.eval()
-
-    def losses():
-        with torch.no_grad():
-            return {name: float(value) for name, value in task.loss(span_model.network, batch).losses.items()}
-
-    batch = task.batch(1, range(3))
-    before = losses()
-    train(task, settings(steps=200), folder=tmp_path)
-    span_model.network.eval()
-    assert all(after < 0.5 * before[name] for name, after in losses().items())
-    answers = span_model.answers(QUESTIONS, span_model.encode(QUESTIONS).windows)
-    assert [bool(one.text) for one in answers] == [True, True, False]
+    windows = span_model.encode(QUESTIONS).windows
+    assert [one.text for one in span_model.answers(QUESTIONS, windows)] == ["Her sister", "The clerk", ""]
 
 
 def test_without_unanswerable_questions_there_is_no_third_term(span_model):

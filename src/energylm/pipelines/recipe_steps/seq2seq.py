@@ -111,8 +111,9 @@ def _located(values: Values) -> dict[str, Any]:
 
 def _with_files(values: Values, change: Callable[[str], Any]) -> dict[str, Any]:
     found = dict(values)
-    for name in found.keys() & set(_FILES):
-        found[name] = [change(path) for path in found[name]]
+    for name in _FILES:  # in this order: the first file that is missing is the one that is told
+        if name in found:
+            found[name] = [change(path) for path in found[name]]
     if "sets" in found:
         found["sets"] = {name: [change(path) for path in paths] for name, paths in found["sets"].items()}
     return found
