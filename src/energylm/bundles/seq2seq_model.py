@@ -8,6 +8,7 @@ source and target share it) and the manifest. Tags are the network's `id2label`.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -79,7 +80,7 @@ class Seq2SeqModel:
                 self.tokenizer.save_pretrained(temporary)
             write_manifest(temporary, kind=KIND, facts=facts, provenance=self.provenance)
 
-    @property
+    @cached_property  # `output` asks for it at every symbol, and a transformers config answers slowly
     def tags(self) -> list[str]:
         """The tags of a tagger, by id."""
         return [self.network.config.id2label[number] for number in range(self.network.config.vocab_size)]
