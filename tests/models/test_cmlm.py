@@ -7,7 +7,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from energylm.contracts import MaskedLanguageModel
 from energylm.errors import DataError, ModelError, VocabularyMismatch
-from energylm.models import masked
+from energylm.models import contexts
 from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM, register
 from energylm.models.conditional_masked import ConditionalMaskedNetwork
 from energylm.models.distance_attention import View
@@ -76,7 +76,7 @@ def test_a_hidden_token_never_leaks_and_every_other_token_is_seen() -> None:
 
 @pytest.mark.parametrize("budget", [16 << 20, 16 * 12 * 8])  # all rows at once, or a few of like length
 def test_padding_of_either_side_never_matters(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masked, "CPU_ACTIVATION_BYTES", budget)
+    monkeypatch.setattr(contexts, "CPU_ACTIVATION_BYTES", budget)
     expected = []
     for tokens_T, length, hidden_T, source in zip(TOKENS_RT, LENGTHS_R.tolist(), HIDDEN_RT, SOURCE_R, strict=True):
         alone = ConditionalMaskedNetwork(NETWORK, [SOURCES[int(source)]], mask_token_id=MASK)

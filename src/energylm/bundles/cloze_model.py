@@ -43,6 +43,7 @@ from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.files import read_json
 from energylm.models.cloze_presets import Detector, replaced_logits
+from energylm.models.contexts import tokens_at_once
 from energylm.models.two_tower import TwoTowerForCloze
 from energylm.numerics.length_batches import length_batches
 from energylm.objectives.electra import detector_log_prob
@@ -52,8 +53,6 @@ ELECTRIC: ClozeKind = "electric"
 TWO_TOWER: ClozeKind = "two-tower"
 ELECTRA_TT: ClozeKind = "electra-tt"
 HEAD_FILE, NOISE_FOLDER = "head.safetensors", "noise"
-# The widest activations of a micro-batch: the feed-forward's, or the logits of a two-tower model.
-CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES = 16 << 20, 256 << 20
 LOGITS_AT_ONCE = 1 << 25
 _CURES = {
     "electra": "its masked-LM generator gives no probabilities in one pass; pretrain electra-tt to score text",
@@ -175,10 +174,7 @@ class ClozeModel:
 
     @property
     def _tokens_at_once(self) -> int:
-        config, device = self._network.config, self._network.device
-        activation_bytes = CPU_ACTIVATION_BYTES if device.type == "cpu" else GPU_ACTIVATION_BYTES
-        tokens = activation_bytes // (4 * config.intermediate_size)
-        return tokens if self.kind == ELECTRIC else min(tokens, LOGITS_AT_ONCE // self.vocabulary_size)
+        return tokens_at_once(self._network, None if self.kind == ELECTRIC else LOGITS_AT_ONCE)
 
     def _framed(self, tokens_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T + 2) and (B,): an end-of-text token before and after each sequence."""

@@ -15,12 +15,9 @@ from torch import Tensor
 from energylm.config.energy import UNIT
 from energylm.energies.pooled import PooledEnergy
 from energylm.errors import ModelError, VocabularyMismatch
-from energylm.models.contexts import pad_contexts
+from energylm.models.contexts import CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES, pad_contexts
 from energylm.models.shared_prefix_encoder import SharedPrefixEncoder, can_share_prefix
 
-# The widest activations of a micro-batch (the feed-forward's, 4 × width) that stay in the caches of a CPU; on a GPU
-# there is no such cliff, and bigger is better.
-CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES = 16 << 20, 256 << 20
 MEMORY_BUDGET_BYTES = 1 << 30  # keys, values and attention scores of continuations that share a context
 JOINED_ROWS = 4096  # continuations that are joined with their contexts at a time
 

@@ -18,6 +18,8 @@ from transformers import PreTrainedModel
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT, Direction
 from energylm.contracts import Decoder
 from energylm.errors import ModelError, VocabularyMismatch
+from energylm.models.contexts import tokens_at_once
+from energylm.numerics.length_batches import length_batches
 
 LOGITS_PER_MICRO_BATCH = 1 << 26  # 256 MB of float32
 LOGITS_PER_REDUCTION = 1 << 22  # logsumexp needs a copy of what it reduces, so it gets a slice of positions at a time
@@ -121,16 +123,8 @@ class CausalLanguageModel:
     def _micro_batches(self, lengths_B: Tensor, *, first: int) -> list[tuple[Tensor, int]]:
         """Rows that go through the network together and the length of the longest; rows with nothing to score are left
         out. Longest first, so that what does not fit into memory fails at once."""
-        budget = max(1, LOGITS_PER_MICRO_BATCH // self.vocabulary_size)
-        order_B = lengths_B.argsort(descending=True, stable=True)
-        order_B = order_B[lengths_B[order_B] > first]
-        batches, start = [], 0
-        while start < len(order_B):
-            longest = int(lengths_B[order_B[start]])
-            rows = order_B[start : start + max(1, budget // longest)]
-            batches.append((rows, longest))
-            start += len(rows)
-        return batches
+        scored_B = lengths_B.where(lengths_B > first, 0)
+        return length_batches(scored_B, tokens_at_once=tokens_at_once(self.network, LOGITS_PER_MICRO_BATCH))
 
     def _log_probs(self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int) -> Tensor:
         """(B, T − first) of one micro-batch; first ≥ 1."""

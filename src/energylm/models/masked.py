@@ -20,11 +20,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from energylm.errors import ModelError, VocabularyMismatch
-from energylm.models.contexts import longest_input
+from energylm.models.contexts import longest_input, tokens_at_once
+from energylm.numerics.length_batches import length_batches
 
-# The widest activations of a micro-batch (the feed-forward's, 4 × width) that stay in the caches of a CPU; on a GPU
-# there is no such cliff, and bigger is better.
-CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES = 16 << 20, 256 << 20
 LIKE_BERT = ("bert", "roberta", "electra")  # same modules under the same names, the residual within `attention.output`
 
 
@@ -121,17 +119,7 @@ class MaskedNetwork:
 
     def _micro_batches(self, lengths_R: Tensor) -> list[tuple[Tensor, int]]:
         """Rows that go through the network together and the length of the longest, longest first."""
-        width = self.network.config.get_text_config().hidden_size
-        on_cpu = self.network.device.type == "cpu"
-        budget = (CPU_ACTIVATION_BYTES if on_cpu else GPU_ACTIVATION_BYTES) // (16 * width)
-        order_R = lengths_R.argsort(descending=True, stable=True)
-        batches, start = [], 0
-        while start < len(order_R):
-            longest = int(lengths_R[order_R[start]])
-            rows = order_R[start : start + max(1, budget // longest)]
-            batches.append((rows, longest))
-            start += len(rows)
-        return batches
+        return length_batches(lengths_R, tokens_at_once=tokens_at_once(self.network))
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from energylm.errors import ModelError
 from energylm.models.causal import LOGITS_PER_MICRO_BATCH, CausalLanguageModel, log_totals
 from energylm.models.decoders import VERIFIED, why_not_shared_prefix
 from energylm.models.shared_prefix import switched_attention
+from energylm.numerics.length_batches import length_batches
 
 ATTENTION_NAME = "energylm_prefix_tree"
 _CHECK_TOLERANCE = 1e-3
@@ -165,10 +166,9 @@ def tree_log_probs(
     budget = max(1, logits_at_once // model.vocabulary_size)
     results: list[list[Tensor]] = [[torch.empty(0)] * len(sequences) for sequences in lists]
     pieces = [piece for number, sequences in enumerate(lists) for piece in _pieces(model, number, sequences, budget)]
-    pieces.sort(key=lambda piece: piece[2].nodes, reverse=True)
-    while pieces:
-        together = pieces[: max(1, budget // pieces[0][2].nodes)]
-        pieces = pieces[len(together) :]
+    sizes = torch.tensor([tree.nodes for *_, tree in pieces], dtype=torch.int64)
+    for chosen, _ in length_batches(sizes, tokens_at_once=budget):
+        together = [pieces[place] for place in chosen.tolist()]
         for (number, members, tree), edges_E in zip(
             together, _read(model, [tree for *_, tree in together]), strict=True
         ):

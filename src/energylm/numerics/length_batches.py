@@ -2,6 +2,9 @@
 
 from torch import Tensor
 
+PASS_TOKENS = 512  # a pass over fewer costs hardly less, so shorter rows may as well fill it up
+LEAST_SHARE = 0.875  # of the longest row: shorter ones go into a pass of their own, rather than be padded
+
 
 def length_batches(lengths_B: Tensor, *, tokens_at_once: int) -> list[tuple[Tensor, int]]:
     """Rows that go through a network together, and the length of the longest of them; rows of length 0 are left out.
@@ -11,10 +14,15 @@ def length_batches(lengths_B: Tensor, *, tokens_at_once: int) -> list[tuple[Tens
     """
     order_B = lengths_B.argsort(descending=True, stable=True)
     order_B = order_B[lengths_B[order_B] > 0]
-    batches, start = [], 0
-    while start < len(order_B):
-        longest = int(lengths_B[order_B[start]])
-        rows = order_B[start : start + max(1, tokens_at_once // longest)]
-        batches.append((rows, longest))
-        start += len(rows)
-    return batches
+    lengths = lengths_B[order_B].tolist()
+    starts: list[int] = []
+    for place, length in enumerate(lengths):
+        padded = (place - starts[-1]) * lengths[starts[-1]] if starts else 0  # tokens of the batch so far
+        if (
+            not starts
+            or padded + lengths[starts[-1]] > tokens_at_once
+            or (padded >= PASS_TOKENS and length < LEAST_SHARE * lengths[starts[-1]])
+        ):
+            starts.append(place)
+    ends = [*starts, len(lengths)][1:]
+    return [(order_B[start:end], lengths[start]) for start, end in zip(starts, ends, strict=True)]
