@@ -1,0 +1,267 @@
+"""Raters, what they were handed and what they answered: the memory of a running study.
+
+One transaction for each item handed out and for each answer, begun with the write lock, so that any number of threads
+and processes may work on one folder. An answer is on the disk when `answer` returns, and nothing alters it afterwards.
+
+A pair goes to at most `raters_per_pair` raters at a time and never twice to one. When it lies unanswered for
+`abandon_after_seconds` and another rater could take it, it is handed over; its first rater may still answer as long as
+nobody has taken it.
+
+Relations  `study_items` the folder; `study_turns` what comes next; `study_tables` the database; `study_records` what
+goes in and out.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from energylm.data.study_items import DATABASE_FILE, Pair, Study, read_study
+from energylm.data.study_records import CHOICES, Answer, Choice, Item, Outcome, Progress, Rater, Standing
+from energylm.data.study_tables import ANSWERS, ASSIGNMENTS, FACTS, RATERS, open_database, transaction
+from energylm.data.study_turns import Turn, may_have_more_pairs, next_turn, shown, standing, ties_allowed, writers
+from energylm.errors import DataError
+
+_STUDY, _OWNER = "study", "owner"  # facts
+
+# Statements are built once: building one costs more than SQLite takes to answer it.
+_BOTH = ASSIGNMENTS.outerjoin(ANSWERS, ANSWERS.c.assignment_id == ASSIGNMENTS.c.id)
+_IS_MINE = ASSIGNMENTS.c.rater_id == bindparam("rater")
+_IS_ITEM = ASSIGNMENTS.c.item == bindparam("item")
+_IS_ANSWERED, _IS_KEPT = ANSWERS.c.id.is_not(None), ASSIGNMENTS.c.released_at.is_(None)
+_TURNS = (
+    select(ASSIGNMENTS, ANSWERS.c.choice, ANSWERS.c.answered_at)
+    .select_from(_BOTH)
+    .where(_IS_MINE)
+    .order_by(ASSIGNMENTS.c.position)
+)
+_TURN = _TURNS.where(_IS_ITEM)
+_HANDS = select(func.count()).select_from(_BOTH).where(_IS_ITEM, _IS_KEPT)
+_TAKEN = (
+    select(ASSIGNMENTS.c.item)
+    .select_from(_BOTH)
+    .where(ASSIGNMENTS.c.kind == "pair", _IS_KEPT, or_(_IS_ANSWERED, ASSIGNMENTS.c.touched_at > bindparam("since")))
+    .group_by(ASSIGNMENTS.c.item)
+    .having(func.count() >= bindparam("most"))
+)
+_OLDEST = (
+    select(ASSIGNMENTS.c.id)
+    .select_from(_BOTH)
+    .where(_IS_ITEM, _IS_KEPT, ~_IS_ANSWERED)
+    .order_by(ASSIGNMENTS.c.touched_at)
+    .limit(1)
+)
+_VOTES = (
+    select(ASSIGNMENTS.c.item, func.count().label("votes"))
+    .select_from(_BOTH)
+    .where(ASSIGNMENTS.c.kind == "pair", _IS_ANSWERED)
+    .group_by(ASSIGNMENTS.c.item)
+)
+_ALL_ANSWERS = (
+    select(ASSIGNMENTS, ANSWERS.c.choice, ANSWERS.c.seconds, ANSWERS.c.answered_at, RATERS.c.label)
+    .select_from(_BOTH.join(RATERS, RATERS.c.id == ASSIGNMENTS.c.rater_id))
+    .where(_IS_ANSWERED)
+    .order_by(ANSWERS.c.id)
+)
+_HAND_OUT, _STORE = insert(ASSIGNMENTS), insert(ANSWERS)
+_CHANGE = update(ASSIGNMENTS).where(ASSIGNMENTS.c.id == bindparam("assignment"))
+_TOUCH = _CHANGE.values(touched_at=bindparam("now"))
+_RELEASE = _CHANGE.values(released_at=bindparam("now"))
+
+
+class StudyStore:
+    def __init__(self, study: Study, *, clock: Callable[[], float], durable: bool) -> None:
+        self.study, self._clock = study, clock
+        self._path = study.folder / DATABASE_FILE
+        self._engine = open_database(self._path, durable=durable)
+        with self._writing() as database:
+            known = _fact(database, _STUDY)
+            if known is None:
+                database.execute(insert(FACTS).values(name=_STUDY, value=study.digest))
+        if known not in (None, study.digest):
+            self.close()
+            raise DataError(f"{self._path} holds answers to another study than {study.folder}; keep them apart")
+
+    @classmethod
+    def open(cls, folder: Path | str, *, clock: Callable[[], float] = time.time, durable: bool = True) -> Self:
+        """The store of a study's folder, made on first use. A simulation need not be durable: it can be run again."""
+        return cls(read_study(folder), clock=clock, durable=durable)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add_rater(self, label: str, token_hash: str) -> int:
+        """A new rater by a label of the owner's choice and the hash of a personal token; the token stays outside."""
+        values = {"label": label, "token_hash": token_hash, "created_at": self._clock()}
+        try:
+            with self._writing() as database:
+                return int(database.execute(insert(RATERS).values(values)).inserted_primary_key[0])
+        except IntegrityError:
+            raise DataError(f"a rater called {label!r} (or with this token) is there already; choose another") from None
+
+    def rater_by_token_hash(self, token_hash: str) -> Rater | None:
+        with self._reading() as database:
+            row = database.execute(select(RATERS).where(RATERS.c.token_hash == token_hash)).first()
+        return None if row is None else Rater(row.id, row.label)
+
+    def owner_hash(self) -> str | None:
+        """The hash of the owner's token, once it was set."""
+        with self._reading() as database:
+            return _fact(database, _OWNER)
+
+    def set_owner_hash(self, token_hash: str) -> None:
+        with self._writing() as database:
+            database.execute(FACTS.delete().where(FACTS.c.name == _OWNER))
+            database.execute(insert(FACTS).values(name=_OWNER, value=token_hash))
+
+    def next_item(self, rater_id: int) -> Item | None:
+        """The rater's open item again, or a new one; None when there is none now (`standing` says why)."""
+        now = self._clock()
+        with self._writing() as database:
+            turns = self._turns(database, rater_id)
+            for turn in turns:
+                if turn.is_open:
+                    database.execute(_TOUCH, {"assignment": turn.assignment, "now": now})
+                    return shown(self.study, turn)
+            free = self._free_pair(database, turns, now) if may_have_more_pairs(self.study, turns) else None
+            new = next_turn(self.study, rater_id, turns, free_pair=free)
+            if new is None:
+                return None
+            if new.kind == "pair":
+                self._take_over(database, new.item, now)
+            values = {"item": new.item, "kind": new.kind, "position": new.position, "block": new.block}
+            values |= {"rater_id": rater_id, "swapped": new.swapped, "opened_at": now, "touched_at": now}
+            database.execute(_HAND_OUT, values)
+            return shown(self.study, new)
+
+    def answer(self, rater_id: int, item_id: str, choice: Choice, seconds: float) -> Outcome:
+        """Store one answer. Sent again it changes nothing; another answer to the same item is refused."""
+        if choice not in CHOICES:
+            raise DataError(f"an answer is one of {', '.join(CHOICES)}, came {choice!r:.40}")
+        if not math.isfinite(seconds) or seconds < 0:
+            raise DataError(f"seconds must be a number from 0, came {seconds}")
+        now = self._clock()
+        with self._writing() as database:
+            row = database.execute(_TURN, {"rater": rater_id, "item": item_id}).first()
+            if row is None:
+                raise DataError("this item was not handed to this rater; load the page again")
+            turn = _turn(row)
+            if choice == "tie" and not ties_allowed(self.study, turn.kind):
+                raise DataError('"tie" is not among the answers here; choose left or right')
+            if turn.choice == choice:
+                return Outcome("repeated", "this very answer was stored before")
+            if turn.choice is not None:
+                return Outcome("refused", f"this was answered {turn.choice!r} before, and answers stay as they are")
+            if turn.released:
+                if self._hands(database, item_id) >= self.study.design.raters_per_pair:
+                    return Outcome("handed over", "this pair lay open too long and went to another rater")
+                database.execute(_RELEASE, {"assignment": turn.assignment, "now": None})
+            values = {"assignment_id": turn.assignment, "choice": choice, "seconds": float(seconds), "answered_at": now}
+            database.execute(_STORE, values)
+        return Outcome("stored", "stored")
+
+    def standing(self, rater_id: int) -> Standing:
+        with self._reading() as database:
+            row = database.execute(select(RATERS).where(RATERS.c.id == rater_id)).first()
+            if row is None:
+                raise DataError(f"there is no rater {rater_id}")
+            turns, complete = self._turns(database, rater_id), self._complete(database)
+        return standing(self.study, Rater(row.id, row.label), turns, complete=complete)
+
+    def progress(self) -> Progress:
+        with self._reading() as database:
+            votes = database.execute(_VOTES).all()
+            complete = self._complete(database)
+            raters = database.execute(select(RATERS).order_by(RATERS.c.id)).all()
+            turns = {row.id: self._turns(database, row.id) for row in raters}
+        return Progress(
+            pairs=len(self.study.pairs),
+            pairs_complete=len(complete),
+            votes=sum(row.votes for row in votes),
+            votes_wanted=self.study.votes_wanted,
+            open=sum(turn.kind == "pair" and turn.is_open for of_rater in turns.values() for turn in of_rater),
+            raters=tuple(
+                standing(self.study, Rater(row.id, row.label), turns[row.id], complete=complete) for row in raters
+            ),
+        )
+
+    def answers(self) -> Iterator[Answer]:
+        """All answers in the order in which they were stored."""
+        with self._reading() as database:
+            rows = database.execute(_ALL_ANSWERS).all()
+        for row in rows:
+            turn = _turn(row)
+            left, right = writers(self.study, turn)
+            yield Answer(
+                rater=row.label,
+                item=turn.item,
+                kind=turn.kind,
+                position=turn.position,
+                block=turn.block,
+                left=left,
+                right=right,
+                choice=row.choice,
+                seconds=row.seconds,
+                opened_at=row.opened_at,
+                answered_at=row.answered_at,
+            )
+
+    def _free_pair(self, database: Connection, turns: list[Turn], now: float) -> Pair | None:
+        """The first pair, in the study's order, that wants a vote and that this rater never had in hand."""
+        design, seen = self.study.design, {turn.item for turn in turns}
+        limits = {"since": now - design.abandon_after_seconds, "most": design.raters_per_pair}
+        taken = set(database.execute(_TAKEN, limits).scalars().all())
+        return next((pair for pair in self.study.pairs if pair.id not in taken and pair.id not in seen), None)
+
+    def _take_over(self, database: Connection, item: str, now: float) -> None:
+        """Before a pair goes to one more rater: take it from the one who left it longest ago, if hands are full."""
+        if self._hands(database, item) < self.study.design.raters_per_pair:
+            return
+        oldest = database.execute(_OLDEST, {"item": item}).scalar_one()
+        database.execute(_RELEASE, {"assignment": oldest, "now": now})
+
+    def _hands(self, database: Connection, item: str) -> int:
+        """Votes on a pair and raters who have it in hand, however long."""
+        return int(database.execute(_HANDS, {"item": item}).scalar_one())
+
+    def _complete(self, database: Connection) -> set[str]:
+        return {row.item for row in database.execute(_VOTES).all() if row.votes >= self.study.design.raters_per_pair}
+
+    def _turns(self, database: Connection, rater_id: int) -> list[Turn]:
+        """All that a rater was handed, in order."""
+        return [_turn(row) for row in database.execute(_TURNS, {"rater": rater_id}).all()]
+
+    def _writing(self) -> AbstractContextManager[Connection]:
+        return transaction(self._engine, self._path, writes=True)
+
+    def _reading(self) -> AbstractContextManager[Connection]:
+        return transaction(self._engine, self._path, writes=False)
+
+
+def _turn(row: Row[Any]) -> Turn:
+    return Turn(
+        item=row.item,
+        kind=row.kind,
+        position=row.position,
+        block=row.block,
+        swapped=bool(row.swapped),
+        choice=row.choice,
+        released=row.released_at is not None,
+        seen_at=row.answered_at or row.touched_at,
+        assignment=row.id,
+    )
+
+
+def _fact(database: Connection, name: str) -> str | None:
+    return database.execute(select(FACTS.c.value).where(FACTS.c.name == name)).scalar()

@@ -1,0 +1,140 @@
+"""Completions of the same prefixes by several models, with the real endings: from JSONL files, or from the models.
+
+A file holds `{"prefix": …, "completion": …}` a line. All models complete the same prefixes; real endings may be missing
+for some. Models complete windows of a corpus that none of them was trained on: an LM by sampling, an LM with an energy
+by joint sampling (Deng et al. 2020, alg. 1), both with the same truncation.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from energylm.bundles.known_models import locate
+from energylm.bundles.language_model import LanguageModel
+from energylm.config.perplexity import PerplexityConfig
+from energylm.config.study import StudyConfig, StudyModel
+from energylm.data.readers.jsonl import json_records
+from energylm.errors import DataError
+from energylm.pipelines.joint_model import load_joint
+from energylm.pipelines.perplexity import load_windows
+from energylm.progress import progress
+from energylm.randomness import derive_seed
+
+_AT_ONCE = 16  # prefixes that travel together
+_BROKEN = "�"  # half a character, where a window was cut inside one
+
+
+@dataclass(frozen=True)
+class Completed:
+    prefix: str
+    by_model: Mapping[str, str]
+    real: str | None
+
+
+def read_completions(config: StudyConfig) -> list[Completed]:
+    """Prefixes in the order of the first file."""
+    texts = {one.name: _read_file(Path(one.file)) for one in config.completions}
+    real = {} if config.real is None else _read_file(Path(config.real))
+    first = next(iter(texts))
+    for one in config.completions[1:]:
+        if texts[one.name].keys() != texts[first].keys():
+            odd = next(iter(texts[one.name].keys() ^ texts[first].keys()))
+            where = first if odd in texts[one.name] else one.name
+            raise DataError(f"models must complete the same prefixes; {where!r} does not complete {odd!r:.60}")
+    return [
+        Completed(prefix, {name: of_model[prefix] for name, of_model in texts.items()}, real.get(prefix))
+        for prefix in texts[first]
+    ]
+
+
+def draw_completions(config: StudyConfig, *, prefixes: int) -> list[Completed]:
+    """Let the models complete `prefixes` windows."""
+    windows, seed = config.windows, config.design.seed
+    assert windows is not None
+    lm = LanguageModel.from_pretrained(config.models[0].language_model)
+    tokens = load_windows(
+        PerplexityConfig(
+            language_model=config.models[0].language_model,
+            source=windows.source,
+            split=windows.split,
+            length=windows.length,
+            prefix=windows.prefix,
+            contexts=prefixes,
+            seed=seed,
+        ),
+        lm.tokenizer,
+    )
+    cuts = [(lm.tokenizer.decode(ids[: windows.prefix]), lm.tokenizer.decode(ids[windows.prefix :])) for ids in tokens]
+    whole = {prefix: real for prefix, real in cuts if prefix.strip() and real.strip() and _BROKEN not in prefix + real}
+    new_tokens = windows.length - windows.prefix
+    texts = {model.name: _complete(model, list(whole), new_tokens=new_tokens, seed=seed) for model in config.models}
+    return [
+        Completed(prefix, {name: of_model[place] for name, of_model in texts.items()}, real)
+        for place, (prefix, real) in enumerate(whole.items())
+    ]
+
+
+def check_models(config: StudyConfig) -> None:
+    """Find every model without loading it."""
+    for model in config.models:
+        locate(model.language_model)
+        if model.energy is not None:
+            locate(model.energy)
+    if config.windows is not None and not Path(config.windows.source).exists():
+        raise DataError(f"{config.windows.source} does not exist; give a corpus folder or a text file")
+
+
+def _complete(model: StudyModel, prefixes: Sequence[str], *, new_tokens: int, seed: int) -> list[str]:
+    """One completion of each prefix. Models draw from streams of their own, so that equal ones differ."""
+    texts: list[str] = []
+    stream = derive_seed(seed, "completions", model.name)
+    if model.energy is None:
+        lm = LanguageModel.from_pretrained(model.language_model)
+
+        def draw(some: Sequence[str], start: int) -> list[str]:
+            drawn = lm.sample(
+                list(some),
+                max_new_tokens=new_tokens,
+                truncation=model.truncation,
+                stop_at_eos=False,
+                seed=stream,
+                first_context=start,
+            )
+            return [copies[0] for copies in drawn.texts]
+    else:
+        joint = load_joint(model.language_model, model.energy)
+        options = model.joint_sampling(new_tokens)
+
+        def draw(some: Sequence[str], start: int) -> list[str]:
+            return [one.text for one in joint.sample_batch(list(some), options, seed=stream, first_context=start)]
+
+    with progress(f"completions of {model.name}", total=len(prefixes), unit="prefix") as bar:
+        for start in range(0, len(prefixes), _AT_ONCE):
+            some = prefixes[start : start + _AT_ONCE]
+            texts += draw(some, start)
+            bar.advance(len(some))
+    return texts
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    """Completions by prefix."""
+    if not path.is_file():
+        raise DataError(f'{path} does not exist; give a JSONL file of {{"prefix": …, "completion": …}} lines')
+    found: dict[str, str] = {}
+    for number, record in json_records(path):
+        prefix, completion = (_text(record.get(field), field, f"{path} line {number}") for field in _FIELDS)
+        if prefix in found:
+            raise DataError(f"{path} line {number} completes {prefix!r:.60} a second time; keep one completion each")
+        found[prefix] = completion
+    if not found:
+        raise DataError(f'{path} holds no completion; expected {{"prefix": …, "completion": …}} a line')
+    return found
+
+
+_FIELDS = ("prefix", "completion")
+
+
+def _text(value: object, field: str, place: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{place}: {field!r} is {value!r:.40}, expected text that is not empty")
+    return value

@@ -1,0 +1,226 @@
+"""Make a study: pairs of completions, a qualification and attention checks, all in seeded random order.
+
+Prefixes are shuffled once. The first that have a real ending make the qualification and the checks, the others the
+pairs, so that nobody sees the real ending of a prefix that comes back. Of each comparison the first prefixes are taken
+on which the two models differ: two equal texts would measure the coin. Sides are drawn later, for each rater.
+
+Relations  `study_completions` reads or draws the texts; `data.study_items` writes the folder.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from energylm.config.study import StudyConfig
+from energylm.data.study_items import Kind, Known, Pair, Study, item_id, refuse_existing, write_study
+from energylm.errors import DataError
+from energylm.estimators.rater_odds import pass_probability
+from energylm.pipelines.study_completions import Completed, check_models, draw_completions, read_completions
+from energylm.randomness import derive_seed, shuffled
+
+SPARE = 1.2  # prefixes drawn for each that is needed: some windows are cut inside a character, some models agree
+
+
+@dataclass(frozen=True)
+class NewStudy:
+    study: Study
+    identical: int  # pairs left out because both models wrote the same
+
+    def summary(self) -> str:
+        """Counts and odds, in one line."""
+        study = self.study
+        left_out = f"; {self.identical} left out whose two texts are the same" if self.identical else ""
+        return (
+            f"{len(study.pairs):,} pairs in {_comparisons(len(study.comparisons))} of {', '.join(study.models)}, "
+            f"{study.votes_wanted:,} votes wanted{left_out}; {len(study.checks)} checks; {odds_line(study)}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        study = self.study
+        return {
+            "folder": str(study.folder),
+            "digest": study.digest,
+            "models": list(study.models),
+            "comparisons": [list(names) for names in study.comparisons],
+            "pairs": len(study.pairs),
+            "identical": self.identical,
+            "votes_wanted": study.votes_wanted,
+            "qualification": len(study.qualification),
+            "qualification_needed": study.design.qualification.needed,
+            "coin_tosser_passes": _coin_tosser(study),
+            "checks": len(study.checks),
+        }
+
+
+def new_study(config: StudyConfig, *, output: Path | str) -> NewStudy:
+    """Make the study's folder."""
+    design = config.design
+    refuse_existing(Path(output))  # before models draw for hours
+    if config.models:
+        check_models(config)
+        completed = draw_completions(config, prefixes=_prefixes_needed(config))
+    else:
+        completed = read_completions(config)
+    order = shuffled(np.arange(len(completed)), len(completed), seed=derive_seed(design.seed, "prefixes")).tolist()
+    ordered = [completed[place] for place in order]
+    known, rest = _known_and_rest(config, ordered)
+    pairs, identical = _pairs(config, rest)
+    checks_needed = design.checks.items or design.checks_needed(len(pairs))
+    qualification = _make_known(config, "qualification", known[: design.qualification.items])
+    checks = _make_known(config, "check", known[design.qualification.items :][:checks_needed])
+    study = write_study(
+        output,
+        design=design,
+        models=config.names,
+        comparisons=config.compared,
+        pairs=pairs,
+        qualification=qualification,
+        checks=checks,
+        origin=config.model_dump(mode="json", include={"completions", "real", "models", "windows", "pairs"}),
+    )
+    return NewStudy(study, identical)
+
+
+def describe_study(config: StudyConfig) -> str:
+    """What would be made, after a look at every input; models are found and not loaded."""
+    design = config.design
+    if config.models:
+        check_models(config)
+        have = (
+            f"{_prefixes_needed(config):,} windows of {config.windows.source} completed by {len(config.models)} models"
+        )
+    else:
+        completed = read_completions(config)
+        _known_and_rest(config, completed)
+        have = f"{len(completed):,} prefixes completed by {len(config.completions)} models"
+    odds = pass_probability(design.qualification.items, design.qualification.needed, 0.5)
+    return (
+        f"would make a study of {_comparisons(len(config.compared))} from {have}; qualification "
+        f"{design.qualification.needed} of {design.qualification.items}, passed by a coin-tosser in {odds:.1%} of cases"
+    )
+
+
+def odds_line(study: Study) -> str:
+    """How often a coin-tosser passes the qualification."""
+    needed, items = study.design.qualification.needed, len(study.qualification)
+    if not items:
+        return "no qualification"
+    return f"qualification {needed} of {items}, which a coin-tosser passes in {_coin_tosser(study):.1%} of cases"
+
+
+def _comparisons(count: int) -> str:
+    return "1 comparison" if count == 1 else f"{count} comparisons"
+
+
+def _coin_tosser(study: Study) -> float:
+    return pass_probability(len(study.qualification), study.design.qualification.needed, 0.5)
+
+
+def _prefixes_needed(config: StudyConfig) -> int:
+    pairs = config.pairs
+    if pairs is None:
+        raise DataError("how many pairs? with models, give pairs a number: windows can be cut without end")
+    return int(SPARE * (pairs + _known_needed(config, pairs * len(config.compared)))) + 1
+
+
+def _known_needed(config: StudyConfig, pairs: int) -> int:
+    design = config.design
+    return design.qualification.items + (design.checks.items or design.checks_needed(pairs))
+
+
+def _known_and_rest(config: StudyConfig, completed: Sequence[Completed]) -> tuple[list[Completed], list[Completed]]:
+    """Prefixes for known answers, and the others."""
+    comparisons, design = len(config.compared), config.design
+    usable = [one for one in completed if one.real is not None and one.real not in one.by_model.values()]
+    if config.pairs is None:
+        # Every prefix that is not known is a pair of each comparison: take as few as leave enough checks for the rest.
+        needed = 0
+        while needed < len(completed) and needed < _known_needed(config, (len(completed) - needed) * comparisons):
+            needed += 1
+    else:
+        needed = _known_needed(config, config.pairs * comparisons)
+    if len(usable) < needed:
+        raise DataError(
+            f"{needed} prefixes with a real ending are needed ({design.qualification.items} for the qualification, the "
+            f"others for checks) but {len(usable)} have one that no model wrote; give real endings of more prefixes, "
+            "or lower max_pairs_per_rater, checks.items or qualification.items"
+        )
+    known = usable[:needed]
+    taken = {one.prefix for one in known}
+    rest = [one for one in completed if one.prefix not in taken]
+    if not rest or len(rest) < (config.pairs or 1):
+        raise DataError(
+            f"{config.pairs or 1} prefixes are wanted for pairs but {len(rest)} of {len(completed)} are left beside "
+            f"{needed} with known answers; give more completions, or lower --pairs"
+        )
+    return known, rest
+
+
+def _pairs(config: StudyConfig, rest: Sequence[Completed]) -> tuple[list[Pair], int]:
+    """Pairs of all comparisons in one random order, and how many were left out."""
+    found: list[tuple[Completed, str, str]] = []
+    identical = 0
+    for first, second in config.compared:
+        wanted = config.pairs or len(rest)
+        of_comparison: list[tuple[Completed, str, str]] = []
+        for one in rest:
+            if len(of_comparison) == wanted:
+                break
+            if one.by_model[first].strip() == one.by_model[second].strip():
+                identical += 1
+            else:
+                of_comparison.append((one, first, second))
+        if not of_comparison or len(of_comparison) < (config.pairs or 1):
+            raise DataError(
+                f"{first!r} and {second!r} differ on {len(of_comparison)} prefixes but {config.pairs or 1} are wanted; "
+                "give more completions, or lower --pairs"
+            )
+        found += of_comparison
+    seed = config.design.seed
+    order = shuffled(np.arange(len(found)), len(found), seed=derive_seed(seed, "pairs")).tolist()
+    pairs = [
+        Pair(item_id(seed, "pair", number), one.prefix, one.by_model[first], one.by_model[second], first, second)
+        for number, (one, first, second) in enumerate(found[place] for place in order)
+    ]
+    return pairs, identical
+
+
+def _make_known(config: StudyConfig, kind: Kind, chosen: Sequence[Completed]) -> list[Known]:
+    """Real endings against samples of the models in turn, or against their own words in random order."""
+    made = []
+    seed = config.design.seed
+    wrong_text = _WRONG["sample" if kind == "qualification" else config.design.checks.wrong]
+    for number, one in enumerate(chosen):
+        wrong, source = wrong_text(one, number, seed)
+        assert one.real is not None
+        made.append(Known(item_id(seed, kind, number), one.prefix, one.real, wrong, source))
+    return made
+
+
+def _sample(one: Completed, number: int, seed: int) -> tuple[str, str]:
+    names = list(one.by_model)
+    name = names[number % len(names)]
+    return one.by_model[name], name
+
+
+def _shuffled_words(one: Completed, number: int, seed: int) -> tuple[str, str]:
+    """The real ending's words in another order than their own."""
+    words = (one.real or "").split()
+    if len(set(words)) < 2:
+        raise DataError(f"the real ending {one.real!r:.40} has no other order; take checks.wrong=sample")
+    for attempt in range(1000):
+        stream = derive_seed(seed, "shuffled words", number, attempt)
+        order = shuffled(np.arange(len(words)), len(words), seed=stream).tolist()
+        mixed = [words[place] for place in order]
+        if mixed != words:
+            break
+    return " " + " ".join(mixed), "shuffled"
+
+
+_WRONG: dict[str, Callable[[Completed, int, int], tuple[str, str]]] = {
+    "sample": _sample,
+    "shuffled": _shuffled_words,
+}
