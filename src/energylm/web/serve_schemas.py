@@ -1,0 +1,246 @@
+"""What requests and answers of `energylm serve` look like: the OpenAPI document is made of this.
+
+Types are strict (the string "1" is no number) and unknown parameters are refused, so that a misspelt one is not
+ignored in silence. Of OpenAI's parameters those that are not offered are known and may have the value that changes
+nothing. Bounds here are the outermost; `config.serve.ServeLimits` may be narrower.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from energylm.bundles.detector_results import Verdict
+from energylm.config.score import Normalise, Per
+from energylm.samplers.resampling import Weights
+
+INT64 = 1 << 63
+LOWEST_TEMPERATURE = 0.01  # but 0, which is greedy: below, logits overflow
+
+Count = Annotated[int, Field(ge=1, le=100_000)]
+TokenId = Annotated[int, Field(ge=0, lt=INT64)]
+Text = Annotated[str, Field(max_length=1 << 20)]
+StopText = Annotated[str, Field(min_length=1, max_length=200)]
+Nothing = Literal[None]
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorDetails(Answer):
+    message: str = Field(description="What was wrong, in one line.")
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(Answer):
+    error: ErrorDetails
+
+
+class EnergyOptions(Request):
+    """How the text is chosen among candidates; energylm's extension."""
+
+    proposals: Count | None = Field(None, description="Candidates of each text; 1: the language model alone.")
+    top_k: Count | None = Field(None, description="Candidates are drawn from the k likeliest tokens.")
+    weights: Weights | None = Field(
+        None,
+        description="paper: exp(−E) over the proposal; corrected: also divides truncation and temperature out again. "
+        "With an upstream, corrected aims at this server's own language model under the energy.",
+    )
+    details: bool | None = Field(None, description="Tell all candidates with energies and weights.")
+
+
+class StreamOptions(Request):
+    include_usage: bool | None = Field(None, description="Send a last chunk with the usage.")
+    include_obfuscation: bool | None = Field(None, description="Known, without effect.")
+
+
+class CompletionRequest(Request):
+    model: str | None = Field(None, max_length=200, description="A name of /v1/models; none: the first.")
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=2048)]
+        | Annotated[list[TokenId], Field(min_length=1, max_length=1 << 18)]
+        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=2048)]
+    ) = Field("", description="A text to continue, token ids, or a list of either.")
+    n: Count | None = Field(None, description="Independent texts of each prompt; 1 by default.")
+    max_tokens: Count | None = Field(None, description="Longest text in tokens; 16 by default.")
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="1 by default; 0 is greedy, other values are at least 0.01."
+    )
+    top_p: float | None = Field(None, gt=0, le=1, description="Candidates are drawn from this share; 1 by default.")
+    top_k: Count | None = Field(None, description="Candidates are drawn from the k likeliest tokens; all by default.")
+    stop: StopText | Annotated[list[StopText], Field(max_length=4)] | None = Field(
+        None, description="The text ends where one of these would begin."
+    )
+    seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = Field(
+        None, description="The same seed gives the same text; drawn and told where none is given."
+    )
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = Field(
+        None, description="Tell the language model's log-probability of each token, and of so many likeliest ones."
+    )
+    stream: bool | None = Field(None, description="Send the chosen text piece by piece as server-sent events.")
+    stream_options: StreamOptions | None = None
+    energy: EnergyOptions | None = None
+    user: str | None = Field(None, max_length=1000, description="Known, without effect.")
+    suffix: Nothing = Field(None, description="Not offered.")
+    best_of: Literal[1] | None = Field(None, description="Not offered; an energy chooses better.")
+    echo: Literal[False] | None = Field(None, description="Not offered.")
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = Field(None, description="Not offered.")
+    frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = Field(None, description="Not offered.")
+    presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = Field(None, description="Not offered.")
+
+
+class LogProbs(Answer):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class ChoiceFacts(Answer):
+    """How this text was chosen."""
+
+    energy: float
+    log_weight: float
+    ess: float = Field(description="How many independent candidates the weighted ones are worth.")
+    largest_share: float
+    warning: str | None
+
+
+class CompletionChoice(Answer):
+    text: str
+    index: int
+    logprobs: LogProbs | None
+    finish_reason: Literal["stop", "length"] | None
+    energylm: ChoiceFacts | None = None
+
+
+class Usage(Answer):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CandidateFacts(Answer):
+    text: str
+    energy: float
+    log_weight: float
+
+
+class CompletionFacts(Answer):
+    seed: int = Field(description="Ask with this seed again for the same texts.")
+    warning: str | None = Field(None, description="What is doubtful about the first text's choice.")
+    candidates: list[CandidateFacts] | None = Field(None, description="Of the first text, where details are asked for.")
+    ess: float | None = None
+    base: list[str] | None = Field(None, description="The language model's own text beside each chosen one.")
+
+
+class CompletionAnswer(Answer):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    energylm: CompletionFacts | None = None
+
+
+class ScoreRequest(Request):
+    texts: list[Text] = Field(min_length=1, max_length=100_000)
+    normalise: Normalise = Field("none", description="Divide by tokens or words.")
+    per: Per = Field("sentence", description="The finest scores that are told.")
+    energy: bool = Field(False, description="Tell each text's energy too, where the server has one.")
+
+
+class TextScoreFacts(Answer):
+    score: float = Field(description="Natural logarithm, higher = better.")
+    tokens: int
+    words: int
+    windows: int | None = Field(None, description="More than one where the text is longer than the model.")
+    energy: float | None = Field(None, description="Lower = likelier.")
+    word_scores: list[tuple[str, float]] | None = None
+    token_scores: list[tuple[str, float]] | None = None
+
+
+class ScoreAnswer(Answer):
+    model: str
+    convention: str
+    scores: list[TextScoreFacts]
+
+
+class HypothesisFacts(Request):
+    text: Text
+    score: float = Field(0.0, ge=-1e9, le=1e9, description="The recogniser's own, higher = better.")
+
+
+class RerankRequest(Request):
+    hypotheses: list[HypothesisFacts] = Field(min_length=1, max_length=100_000)
+    weight: float | None = Field(None, ge=-1e3, le=1e3, description="λ of the model's score; 0.5 by default.")
+
+
+class RankedFacts(Answer):
+    index: int = Field(description="Its place in the request, from 0.")
+    text: str
+    score: float
+    model_score: float | None = Field(description="None for an empty hypothesis.")
+    total: float | None = Field(description="score + weight · model_score.")
+
+
+class RerankAnswer(Answer):
+    model: str
+    convention: str
+    weight: float
+    results: list[RankedFacts] = Field(description="The best first.")
+
+
+class DetectRequest(Request):
+    texts: list[Text] = Field(min_length=1, max_length=100_000)
+
+
+class BlockFacts(Answer):
+    start: int = Field(description="First character.")
+    end: int
+    score: float = Field(description="Higher = machine.")
+
+
+class DetectionFacts(Answer):
+    verdict: Verdict
+    reason: str
+    probability: float | None = Field(description="Of machine, if both were equally likely beforehand.")
+    score: float | None
+    threshold: float | None
+    log_odds: float | None
+    tokens_used: int
+    tokens: int
+    blocks: list[BlockFacts]
+    calibration: dict[str, Any] | None = Field(description="What probabilities and thresholds rest on; none: nothing.")
+
+
+class DetectAnswer(Answer):
+    results: list[DetectionFacts]
+
+
+class ModelFacts(Answer):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+    description: str
+
+
+class ModelsAnswer(Answer):
+    object: Literal["list"] = "list"
+    data: list[ModelFacts]
+
+
+class Health(Answer):
+    status: Literal["ok"] = "ok"
+    model: str
+    waiting: int = Field(description="Requests that wait for the models.")
+    running: int = Field(description="Requests that the models are at.")
