@@ -14,7 +14,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench results clean
+.PHONY: help setup demo test chaos check format bench results clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -43,6 +43,9 @@ demo: $(INSTALLED) ## corpus, tiny language model, samples and a report in a few
 
 test: $(INSTALLED) ## the whole test suite, two workers with one torch thread each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+
+chaos: $(INSTALLED) ## every long job killed at 20 random moments and resumed; about ten minutes
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/chaos --kills 20
 
 check: $(INSTALLED) ## ruff, ruff format, mypy
 	$(BIN)/ruff check

@@ -3,11 +3,17 @@
 The environment is set before anything is imported, because huggingface_hub reads it at import time.
 """
 
+import importlib.util
+import logging
 import os
 import random
 import shutil
+import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -265,3 +271,60 @@ def translator_folder(parallel_folder: Path) -> Path:
     folder = parallel_folder / "translator"
     ConditionalMaskedModel(network.eval(), tokenizer, name="translator").save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def study_toy() -> ModuleType:
+    """The module `study_toy.py` beside this file (tests are no package, so it is loaded by its path)."""
+    spec = importlib.util.spec_from_file_location("energylm_tests_study_toy", Path(__file__).with_name("study_toy.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """A Ray cluster of three simulated machines with one processor each, and this process as its driver.
+
+    Ray lets a machine die whose agents (metrics, dashboard, environments; none is used here) have not told their ports
+    within 15 seconds, which a busy machine does not manage: the ports are told in their place.
+    """
+    os.environ |= {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_raylet_start_wait_time_s": "120",
+        "RAY_worker_niceness": "0",
+        "RAY_worker_register_timeout_seconds": "240",
+    }
+    import ray
+    from ray._private.node import Node
+    from ray._raylet import persist_port
+    from ray.cluster_utils import Cluster
+
+    usual = Node._init_temp
+
+    def with_ports(node: Node, *arguments: Any) -> None:
+        usual(node, *arguments)
+        for name in ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"):
+            persist_port(node._session_dir, node._node_id, name, -1)  # none
+        persist_port(
+            node._session_dir, node._node_id, "runtime_env_agent_port", node._ray_params.runtime_env_agent_port
+        )
+
+    def settings() -> dict[str, int]:
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
+        return {"num_cpus": 1, "object_store_memory": 80 << 20, "runtime_env_agent_port": port}
+
+    Node._init_temp = with_ports
+    try:
+        cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **settings()})
+        for _ in range(2):
+            cluster.add_node(**settings())
+    finally:
+        Node._init_temp = usual
+    ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()

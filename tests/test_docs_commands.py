@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -21,7 +22,9 @@ pytestmark = pytest.mark.xdist_group("docs")  # one worker, so that the prepared
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SLOW = (
-    *("demo", "corpus build", "lm train", "models get", "grid", "detect train", "seq2seq train", "finetune"),
+    *("demo", "corpus build", "lm train", "models get", "grid", "detect train", "seq2seq train", "finetune", "serve"),
+    "study serve",
+    *("study new", "study simulate"),
     *(f"pretrain {family}" for family in ("mlm", "cmlm", "electric", "electra-tt", "electra", "two-tower")),
 )
 NBEST = {"ref": "a boat", "hyp_1": {"score": -1, "text": "a goat"}, "hyp_2": {"score": -2, "text": "a boat"}}
@@ -127,6 +130,7 @@ def workshop(
     detection_folder,
     parallel_folder,
     translator_folder,
+    study_toy,
 ):
     """The folder in which the examples of the pages make sense: texts, a corpus, models of all kinds, small files."""
     folder = texts_folder.parent
@@ -143,10 +147,23 @@ def workshop(
     (folder / "pairs.jsonl").write_text('{"sentence_good": "A boat.", "sentence_bad": "Boat a."}\n', encoding="utf-8")
     tagged_files(folder)
     task_files(folder)
+    study_files(folder, study_toy)
     for file in sorted(parallel_folder.glob("*.??")):
         shutil.copy(file, folder / file.name)
     shutil.copytree(translator_folder, folder / "translator", dirs_exist_ok=True)
     return folder
+
+
+def study_files(folder: Path, study_toy: ModuleType) -> None:
+    """Completions as the page on studies names them, and a study with answers of one rater: `studies/news`."""
+    from energylm.data.study_store import StudyStore
+
+    for name in ("base", "joint", "truth"):
+        lines = [{"prefix": f"The clerk counts {n}", "completion": f" {name} boats."} for n in range(60)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    study_toy.toy_study(folder / "studies" / "news")
+    with StudyStore.open(folder / "studies" / "news") as store:
+        study_toy.answer_all(store, store.add_rater("rater", "hash"))
 
 
 def task_files(folder: Path) -> None:

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -134,7 +135,7 @@ def test_kill_in_the_middle_of_a_file_leaves_the_old_one_and_the_next_writer_cle
     ("die_in", "left"),
     [
         ("files._sync = die", "old"),  # before anything moved
-        ("moved = files._take_place_of\nfiles._take_place_of = lambda *a: (moved(*a), die())", "new"),  # right after
+        ("moved = files.take_place_of\nfiles.take_place_of = lambda *a: (moved(*a), die())", "new"),  # right after
         ("files._remove = lambda p, remove=files._remove: die() if (p / 'weights').exists() else remove(p)", "new"),
     ],
 )
@@ -198,8 +199,8 @@ def test_hashes(tmp_path):
 
 def test_a_folder_in_use_names_its_holder_and_is_free_afterwards(tmp_path):
     with holder(tmp_path) as process:
-        message = f"{tmp_path} is in use by process {process.pid} on {socket.gethostname()}; wait"
-        with pytest.raises(BusyError, match=re.escape(message)), folder_lock(tmp_path):
+        message = re.escape(f"{tmp_path} is in use by process {process.pid} on {socket.gethostname()} since ")
+        with pytest.raises(BusyError, match=rf"{message}\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d; wait"), folder_lock(tmp_path):
             pass
         process.communicate()  # the holder leaves in peace
         with folder_lock(tmp_path):
@@ -212,6 +213,37 @@ def test_a_killed_holder_does_not_block(tmp_path):
         process.wait()
         with folder_lock(tmp_path), pytest.raises(BusyError, match=f"process {os.getpid()} "), folder_lock(tmp_path):
             pass  # the lock is ours now, and names us
+
+
+def test_a_child_that_outlives_the_holder_is_told_from_it(tmp_path):
+    """A worker that inherited the lock keeps the folder held; the process that the lock names is no more."""
+    code = "import os, sys, time\nfrom energylm.files import folder_lock\n"
+    code += "with folder_lock('.'):\n    child = os.fork()\n    if child:\n        print(child, flush=True)\n"
+    code += "        os._exit(0)\n    time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        child = int(process.stdout.readline())
+        process.wait()
+        try:
+            message = f"in use by a child of process {process.pid} on .*, which has ended"
+            with pytest.raises(BusyError, match=message), folder_lock(tmp_path):
+                pass
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_lock_whose_folder_was_removed_meanwhile_is_taken_again(tmp_path, monkeypatch):
+    """The holder of a workplace removes it while another process has opened its lock file and not yet locked it: what
+    that process would hold is a file without a name, and a third one could enter the folder beside it."""
+    folder, locked = tmp_path / "workplace", files.fcntl.flock
+
+    def removed_first(file, how):
+        monkeypatch.setattr(files.fcntl, "flock", locked)
+        shutil.rmtree(folder)
+        locked(file, how)
+
+    monkeypatch.setattr(files.fcntl, "flock", removed_first)
+    with folder_lock(folder), pytest.raises(BusyError, match=f"process {os.getpid()} "), folder_lock(folder):
+        pass
 
 
 def test_weights_are_as_readable_as_their_folder(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from energylm.randomness import derive_seed, generator, row_keys, row_uniforms, shuffled
+from energylm.randomness import derive_seed, generator, row_keys, row_uniforms, seed_tensor, shuffled
 from energylm.testing import assert_mean, assert_same_distribution
 
 
@@ -55,6 +55,15 @@ def plain_uniform(seed, group, member, step):
     start = mix(seed * 0x9E3779B97F4A7C15 + group * 0xD1342543DE82EF95 & wrap)
     key = mix(start + member * 0xAF251AF3B0F025B5 & wrap)
     return (mix(key + (step + 1) * 0xA24BAED4963EE407 & wrap) >> 11) / 2**53
+
+
+def test_rows_may_have_seeds_of_their_own():
+    seeds = [0, 7, -1, 2**63, 2**80 + 5]
+    group, member = torch.arange(5), torch.tensor([3, 1, 4, 1, 5])
+    together = row_keys(seed_tensor(seeds), group, member)
+    alone = [row_keys(seed, group[i : i + 1], member[i : i + 1]) for i, seed in enumerate(seeds)]
+    assert together.equal(torch.cat(alone))
+    assert not together.equal(row_keys(7, group, member))  # teeth
 
 
 def test_row_numbers_are_pinned_and_equal_plain_arithmetic():

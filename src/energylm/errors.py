@@ -42,3 +42,9 @@ class NonFiniteLoss(EnergyLMError):
     """Training diverged. Names the step and the last good checkpoint."""
 
     exit_code = 1
+
+
+class WorkerLost(EnergyLMError):
+    """Workers of a cluster die again and again on the same work."""
+
+    exit_code = 1

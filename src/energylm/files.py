@@ -11,12 +11,14 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from energylm.errors import BusyError, DataError, DiskFull
 
@@ -64,8 +66,7 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
             for file in temporary.rglob("*"):
                 _sync(file)
             _sync(temporary)
-            _take_place_of(path, temporary)
-            _sync(path.parent)
+            take_place_of(path, temporary)
     finally:
         _remove(temporary)  # what failed or, after an exchange, what `path` was before
 
@@ -102,20 +103,53 @@ def sha256_of_json(value: Any) -> str:
 
 @contextmanager
 def folder_lock(folder: Path | str) -> Iterator[None]:
-    """Hold `folder` for this process. The lock dies with the process, so a killed run never blocks the next one."""
+    """Hold `folder` for this process. The lock is the kernel's and dies with the process, so a killed run never blocks
+    the next one; what `.lock` says (process, machine, since when) is for those who find it held."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise BusyError(f"{folder} is in use by {holder}; wait for it, or choose another output folder") from None
+    with _locked(folder) as file:
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        now = datetime.now().isoformat(sep=" ", timespec="seconds")
+        file.write(f"process {os.getpid()} on {socket.gethostname()} since {now}")
         file.flush()
         yield
+
+
+def take_place_of(path: Path, made: Path) -> None:
+    """Put the finished folder `made` where `path` is. An older `path` changes places with it in one step; where the
+    file system cannot do that (NFS), it is moved aside first, and a process killed between the two moves leaves it as
+    `.NAME.….old`."""
+    if not path.exists():
+        os.replace(made, path)
+    elif not _exchange(path, made):
+        aside = made.with_suffix(".old")
+        os.replace(path, aside)
+        os.replace(made, path)
+        _remove(aside)
+    _sync(path.parent)
+
+
+def _locked(folder: Path) -> TextIO:
+    """The open and locked `.lock` of `folder`, which is made if need be."""
+    path = folder / ".lock"
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+            file.close()  # its holder removed the folder, lock and all, before we had it: what we hold is no one's lock
+        except BlockingIOError:
+            with file:
+                file.seek(0)
+                raise BusyError(_busy(folder, file.read().strip())) from None
+
+
+def _busy(folder: Path, holder: str) -> str:
+    told = re.fullmatch(r"process (\d+) on (\S+) since .+", holder)
+    if told and told[2] == socket.gethostname() and not _is_running(int(told[1])):
+        return f"{folder} is in use by a child of {holder}, which has ended; wait for the child, or end it"
+    return f"{folder} is in use by {holder or 'another process'}; wait for it, or choose another output folder"
 
 
 def _sync(path: Path) -> None:
@@ -152,18 +186,6 @@ def _is_running(process: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _take_place_of(path: Path, temporary: Path) -> None:
-    """Rename `temporary` to `path`. An older `path` changes places with it in one step; where the file system cannot do
-    that (NFS), it is moved aside first, and a process killed between the two moves leaves it as `.NAME.….old`."""
-    if not path.exists():
-        os.replace(temporary, path)
-    elif not _exchange(path, temporary):
-        aside = temporary.with_suffix(".old")
-        os.replace(path, aside)
-        os.replace(temporary, path)
-        _remove(aside)
 
 
 def _exchange(first: Path, second: Path) -> bool:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 SHOW_AFTER_SECONDS = 2.0
 LOG_EVERY_SECONDS = 15.0
+_collecting: list[list[str]] = []
 
 
 class Progress:
@@ -52,6 +53,16 @@ class Progress:
             self._bar.stop()
 
 
+class Counter(Progress):
+    """Counts and shows nothing: for a worker whose terminal nobody watches."""
+
+    def __init__(self) -> None:
+        super().__init__("", total=None, unit="")
+
+    def advance(self, amount: float = 1, note: str | None = None) -> None:
+        self.done += amount
+
+
 class _TerminalBar:
     def __init__(self, progress: Progress) -> None:
         from rich.console import Console
@@ -74,8 +85,12 @@ class _TerminalBar:
 
 
 @contextmanager
-def progress(what: str, *, total: float | None = None, unit: str) -> Iterator[Progress]:
-    """`with progress("sampling", total=n, unit="token") as p: ... p.advance(k)`."""
+def progress(what: str, *, total: float | None = None, unit: str, within: Progress | None = None) -> Iterator[Progress]:
+    """`with progress("sampling", total=n, unit="token") as p: ... p.advance(k)`. Work that is part of a larger piece
+    advances that piece's bar, `within`, and has none of its own."""
+    if within is not None:
+        yield within
+        return
     running = Progress(what, total=total, unit=unit)
     try:
         yield running
@@ -85,7 +100,21 @@ def progress(what: str, *, total: float | None = None, unit: str) -> Iterator[Pr
 
 def say(message: str) -> None:
     """A line for the person at the terminal, on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    if _collecting:
+        _collecting[-1].append(message)
+    else:
+        print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def collected() -> Iterator[list[str]]:
+    """Within, what is said is collected and not shown: a worker hands it to whoever sits at the terminal."""
+    messages: list[str] = []
+    _collecting.append(messages)
+    try:
+        yield messages
+    finally:
+        _collecting.remove(messages)
 
 
 def format_seconds(seconds: float) -> str:

@@ -11,8 +11,16 @@ from energylm.cli.main import app
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(BENCHMARKS))
-def test_quick_run(name, tmp_path):
+@pytest.mark.parametrize(
+    "name",
+    [
+        *sorted(BENCHMARKS.keys() - {"ray"}),
+        pytest.param("ray", marks=pytest.mark.xdist_group("ray")),
+    ],
+)
+def test_quick_run(name, tmp_path, request):
+    if name == "ray":
+        request.getfixturevalue("ray_cluster")  # which all tests of Ray share
     outcome = CliRunner().invoke(app, ["bench", name, "--quick", "--repeats", "1", "--json", str(tmp_path / "b.json")])
     written = json.loads((tmp_path / "b.json").read_text())
     assert written["name"] == name and written["machine"]["cpu_count"]

@@ -244,6 +244,31 @@ def test_a_damaged_corpus_is_built_again(config, tmp_path, capsys):
         assert contents(tmp_path / "a") == before
 
 
+def test_a_flipped_byte_in_a_finished_part_of_an_interrupted_build_is_noticed(config, tmp_path, monkeypatch, capsys):
+    build_corpus(config, output=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(config, tmp_path / "a", monkeypatch, part=2, error=KeyboardInterrupt())
+    shard = tmp_path / ".a.building" / "corpus" / "train-00001.tokens"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    build_corpus(config, output=tmp_path / "a")
+    assert "train-00001.tokens of the interrupted build is damaged: starting over" in capsys.readouterr().err
+    assert contents(tmp_path / "a") == contents(tmp_path / "whole")
+
+
+def test_a_corpus_that_was_finished_but_not_put_in_place_is_not_built_again(config, tmp_path, monkeypatch):
+    build_corpus(config, output=tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "take_place_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        build_corpus(config, output=tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "PartReader", None)  # whoever reads anything again fails
+        build_corpus(config, output=tmp_path / "a")
+    assert contents(tmp_path / "a") == contents(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "whole"]
+
+
 def test_no_text_for_the_train_split_is_named(config, tmp_path):
     with pytest.raises(DataError, match=r"lines\.jsonl holds no text for the train split, .*--tokenizer"):
         build_corpus(config.model_copy(update={"valid_fraction": 1.0, "test_fraction": 0.0}), output=tmp_path / "a")

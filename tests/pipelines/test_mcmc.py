@@ -108,10 +108,28 @@ def test_a_killed_run_continues_and_a_finished_one_is_left_alone(
     assert epochs == [0, 1, 2, 3, ("again", 3)]
     again = run_mcmc(chosen, output=tmp_path / "killed")
     assert epochs[-1] == ("again", 5) and again.samples == resumed.samples
-    with pytest.raises(CheckpointError, match="another request"):
+    with pytest.raises(CheckpointError, match=r"other settings: run\.block \(was 2, now 1\), run\.seed .*, texts"):
         run_mcmc(config(masked_folder, run={"seed": 1}), output=tmp_path / "killed")
     with pytest.raises(ConfigError, match="other files"):
         run_mcmc(chosen, output=tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["a flipped byte", "half of it", "no tensors"])
+def test_damaged_chains_are_noticed_and_run_again(
+    masked_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    chosen = config(masked_folder, texts=["mask", "A sailor mends a bridge."])
+    whole = run_mcmc(chosen, output=tmp_path)
+    file = tmp_path / "chains-00000.safetensors"
+    content = bytearray(file.read_bytes())
+    if damage == "a flipped byte":
+        content[-9] ^= 1
+    file.write_bytes({"half of it": content[: len(content) // 2], "no tensors": b"nothing"}.get(damage, content))
+    again = run_mcmc(chosen, output=tmp_path)
+    assert "chains-00000.safetensors is damaged: its chains are run again" in capsys.readouterr().err
+    assert again.samples == whole.samples
+    run_mcmc(chosen, output=tmp_path)
+    assert "damaged" not in capsys.readouterr().err
 
 
 def test_mask_predict_keeps_one_length(masked_folder: Path) -> None:

@@ -19,7 +19,7 @@ from energylm.data.negatives import Negatives
 from energylm.data.windows import Windows
 from energylm.errors import BusyError, ConfigError, DataError, ModelError, VocabularyMismatch
 from energylm.files import folder_lock, sha256_of_file
-from energylm.pipelines import negatives as pipeline
+from energylm.pipelines import negatives_worker
 from energylm.pipelines.negatives import make_negatives, plan_negatives
 
 KILLED_IN_THIRD_BLOCK = """
@@ -276,13 +276,13 @@ def test_another_tokenizer_is_refused(config, texts_folder, tmp_path):
 def test_micro_batches_are_full(config, tmp_path, monkeypatch):
     """Contexts of a block travel together: with k = 3 a prefill reads many contexts, not one."""
     sizes = []
-    original = pipeline.sample_continuations
+    original = negatives_worker.sample_continuations
 
     def counting(decoder, contexts, **options):
         sizes.append(len(contexts))
         return original(decoder, contexts, **options)
 
-    monkeypatch.setattr(pipeline, "sample_continuations", counting)
+    monkeypatch.setattr(negatives_worker, "sample_continuations", counting)
     make_negatives(config(block_contexts=37, context_lengths=(16,)), output=tmp_path)
     assert sizes == [37]
     assert torch.get_num_threads() == 1

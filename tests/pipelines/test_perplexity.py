@@ -7,7 +7,9 @@ import pytest
 from energylm import EnergyModel, LanguageModel, ResidualModel
 from energylm.config.perplexity import PerplexityConfig
 from energylm.data.tokenizer import train_tokenizer
-from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismatch
+from energylm.errors import BusyError, ConfigError, DataError, ModelError, VocabularyMismatch
+from energylm.files import folder_lock
+from energylm.pipelines import kept_blocks, perplexity_blocks
 from energylm.pipelines.perplexity import check_inputs, load_windows, run_perplexity
 
 SIZES = {"length": 16, "prefix": 12, "contexts": 4, "n": 20, "position_samples": 10}
@@ -26,7 +28,7 @@ def test_everything_in_one_table_and_one_report(config, model_folder, energy_fol
     chosen = config(by_samples=True, by_position=True, balm=str(model_folder), ralm=str(model_folder))
     run = run_perplexity(chosen, output=tmp_path / "report")
     lm = LanguageModel.from_pretrained(model_folder)
-    windows = load_windows(chosen, lm)
+    windows = load_windows(chosen, lm.tokenizer)
     alone = lm.perplexity(windows, prefix_tokens=12)
     assert run.base.value == pytest.approx(alone.value, rel=1e-6) and run.base.tokens == 4 * 4
     assert run.baselines["RALM"] == run.baselines["BALM"] == alone
@@ -49,6 +51,73 @@ def test_everything_in_one_table_and_one_report(config, model_folder, energy_fol
     assert json.dumps(run.to_json())
 
 
+def numbers(run):
+    """Every number of a run."""
+    return json.dumps(run.to_json(), sort_keys=True)
+
+
+def flat(value):
+    """The numbers of a JSON value in order, and its texts."""
+    if isinstance(value, dict):
+        return [leaf for key in sorted(value) for leaf in flat(value[key])]
+    return [leaf for inner in value for leaf in flat(inner)] if isinstance(value, list) else [value]
+
+
+def test_blocks_change_nothing_but_last_bits(config, monkeypatch):
+    """A window's samples depend on the seed and its index: blocks of 1, of 3 and one block of all agree. A worker that
+    forgot where its block begins would give every block the samples of the first."""
+    chosen = {"by_samples": True, "by_position": True, "contexts": 5}
+    whole, *cut = (run_perplexity(config(**chosen, block_contexts=size)).to_json() for size in (100, 1, 3))
+    for other in cut:
+        for found, expected in zip(flat(other), flat(whole), strict=True):
+            close = pytest.approx(expected, rel=1e-4, abs=1e-5) if isinstance(expected, float) else expected
+            assert found == close
+    usual = perplexity_blocks.WindowBlock
+    monkeypatch.setattr(perplexity_blocks, "WindowBlock", lambda first, *rest: usual(0, *rest))
+    mistaken = run_perplexity(config(**chosen, block_contexts=3)).to_json()
+    assert mistaken["joint"]["lower"]["value"] != pytest.approx(whole["joint"]["lower"]["value"], rel=1e-4)
+    assert mistaken["by_position"]["lower"] != pytest.approx(whole["by_position"]["lower"], rel=1e-4)
+
+
+def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(config, model_folder, tmp_path, monkeypatch, capsys):
+    chosen = config(by_position=True, balm=str(model_folder), block_contexts=1)
+    alone = run_perplexity(chosen, output=tmp_path / "alone")
+    assert numbers(alone) == numbers(run_perplexity(chosen))  # what is kept is what was found, to the last bit
+    done, usual = [], kept_blocks.write_json
+
+    def killed(path, value):
+        if len(done) == 6:  # BALM's four blocks, and two of the joint model's
+            raise KeyboardInterrupt
+        done.append(path)
+        usual(path, value)
+
+    monkeypatch.setattr(kept_blocks, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_perplexity(chosen, output=tmp_path / "killed")
+    assert not (tmp_path / "killed" / "report.html").exists()
+    monkeypatch.setattr(kept_blocks, "write_json", usual)
+    drawn, draws = [], ResidualModel.measure
+    monkeypatch.setattr(
+        ResidualModel, "measure", lambda self, texts, **o: drawn.append(o["first_context"]) or draws(self, texts, **o)
+    )
+    again = run_perplexity(chosen, output=tmp_path / "killed")
+    assert drawn == [2, 3] and numbers(again) == numbers(alone)
+    for name in ("results.json", "results.md"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    drawn.clear()
+    run_perplexity(chosen, output=tmp_path / "killed")
+    assert not drawn and "changed" not in capsys.readouterr().err
+    run_perplexity(config(seed=1, block_contexts=1), output=tmp_path / "killed")
+    assert drawn == [0, 1, 2, 3]
+    with folder_lock(tmp_path / "killed"), pytest.raises(BusyError):
+        run_perplexity(chosen, output=tmp_path / "killed")
+
+
+def test_doubts_about_the_joint_model_are_said_once(config, capsys):
+    run = run_perplexity(config(block_contexts=1))
+    assert run.joint.warning is not None and capsys.readouterr().err.count(run.joint.warning) == 1
+
+
 def test_language_models_alone(config):
     run = run_perplexity(config(energy=None))
     assert run.joint is None and run.report is None and [row[0] for row in run.table.rows] == ["base LM"]
@@ -56,18 +125,19 @@ def test_language_models_alone(config):
 
 def test_windows_of_a_corpus_lie_within_documents_and_depend_on_the_seed(config, model_folder, corpus_folder, capsys):
     lm = LanguageModel.from_pretrained(model_folder)
-    windows = load_windows(config(contexts=3), lm)
-    assert windows == load_windows(config(contexts=3, n=50), lm) != load_windows(config(contexts=3, seed=1), lm)
-    assert all(lm.eos_token_id not in window for window in load_windows(config(contexts=1000), lm))
+    windows = load_windows(config(contexts=3), lm.tokenizer)
+    assert windows == load_windows(config(contexts=3, n=50), lm.tokenizer)
+    assert windows != load_windows(config(contexts=3, seed=1), lm.tokenizer)
+    assert all(lm.eos_token_id not in window for window in load_windows(config(contexts=1000), lm.tokenizer))
     assert "1000 were asked for" in capsys.readouterr().err
-    packed = load_windows(config(contexts=1000, documents="packed"), lm)
+    packed = load_windows(config(contexts=1000, documents="packed"), lm.tokenizer)
     assert any(lm.eos_token_id in window for window in packed)
 
 
 def test_windows_of_a_file(config, model_folder, texts_folder):
     lm = LanguageModel.from_pretrained(model_folder)
     file = texts_folder / "01.txt"
-    windows = load_windows(config(source=str(file)), lm)
+    windows = load_windows(config(source=str(file)), lm.tokenizer)
     assert len(windows) == 4 and windows[0] == lm.encode(file.read_text())[:16]
     assert run_perplexity(config(source=str(file), contexts=2)).joint.base.sequences == 2
 

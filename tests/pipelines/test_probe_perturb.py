@@ -45,7 +45,7 @@ def test_every_number_equals_a_loop_over_texts_and_positions(config, model_folde
     chosen = config()
     found = run_perturb(chosen).found
     lm, energy = LanguageModel.from_pretrained(model_folder), EnergyModel.from_pretrained(energy_folder)
-    texts = probe_perturb.load_windows(probe_perturb._windows(chosen), lm)
+    texts = probe_perturb.load_windows(probe_perturb._windows(chosen), lm.tokenizer)
     put_in = {
         name: lm.encode(f" {found.effects[name].words.split('“')[1].split('”')[0]}")[0] for name in ("entity", "common")
     }
@@ -78,7 +78,7 @@ def test_every_number_equals_a_loop_over_texts_and_positions(config, model_folde
 
 def test_random_texts_are_new_and_shuffled_ones_hold_the_same_tokens(config, model_folder):
     chosen, lm = config(), LanguageModel.from_pretrained(model_folder)
-    tokens = torch.tensor(probe_perturb.load_windows(probe_perturb._windows(chosen), lm))
+    tokens = torch.tensor(probe_perturb.load_windows(probe_perturb._windows(chosen), lm.tokenizer))
     texts = probe_perturb._random(chosen, lm, tokens)
     again = probe_perturb._random(chosen, lm, tokens)
     other = probe_perturb._random(config(seed=1), lm, tokens)

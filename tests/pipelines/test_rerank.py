@@ -7,8 +7,10 @@ import pytest
 from energylm.bundles import reranker
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import Reading
+from energylm.bundles.weights_identity import model_identity, weights_sha256
 from energylm.config.rerank import RerankConfig, WeightGrid
-from energylm.errors import ConfigError, DataError
+from energylm.errors import BusyError, ConfigError, DataError
+from energylm.files import folder_lock
 from energylm.pipelines import kept_scores
 from energylm.pipelines import rerank as pipeline
 from energylm.pipelines.rerank import check_inputs, rerank
@@ -54,7 +56,7 @@ OTHER_DEV = {name: DEV["d3"] for name in ("o1", "o2")}  # whose best λ is the s
 def files(tmp_path, monkeypatch):
     """Files of lists, and a scorer in the place of a model."""
     monkeypatch.setattr(pipeline.Scorer, "from_pretrained", lambda *_, **__: Scorer(WordTable()))
-    monkeypatch.setattr(kept_scores, "_model_identity", lambda model: model)
+    monkeypatch.setattr(kept_scores, "model_identity", lambda model: model)
     for name, lists in (("dev", DEV), ("test", TEST), ("other", OTHER_DEV)):
         (tmp_path / f"{name}.json").write_text(json.dumps(lists))
     return tmp_path
@@ -154,9 +156,23 @@ def test_a_killed_run_goes_on_where_it_stopped(files, tmp_path, read_lists_of, c
 
 
 def test_a_model_is_known_by_its_manifest_or_its_weights(model_folder, masked_folder):
-    own = kept_scores._model_identity(str(model_folder))
-    assert own == kept_scores._model_identity(str(model_folder)) != kept_scores._model_identity(str(masked_folder))
-    assert kept_scores._model_identity(str(masked_folder)) == kept_scores.weights_sha256(masked_folder)
+    own = model_identity(str(model_folder))
+    assert own == model_identity(str(model_folder)) != model_identity(str(masked_folder))
+    assert model_identity(str(masked_folder)) == weights_sha256(masked_folder)
+
+
+def test_damaged_scores_are_noticed_and_made_again(files, tmp_path, capsys):
+    chosen = config({"lists": str(files / "test.json")}, weights=[0.25])
+    whole = rerank(chosen, output=tmp_path / "out")
+    (path,) = (tmp_path / "out" / "scores").iterdir()
+    kept = json.loads(path.read_text())
+    kept["scores"][0][0] += 8  # a flipped bit in a digit is a number, too
+    for damaged in (json.dumps(kept), path.read_text()[:20]):
+        path.write_text(damaged)
+        assert rerank(chosen, output=tmp_path / "out").chosen == whole.chosen
+        assert "is damaged: its 3 lists are scored again" in capsys.readouterr().err
+    with folder_lock(tmp_path / "out"), pytest.raises(BusyError, match="in use by process"):
+        rerank(chosen, output=tmp_path / "out")
 
 
 def test_a_fixed_weight_needs_no_references(files):

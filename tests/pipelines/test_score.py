@@ -41,6 +41,29 @@ def test_more_texts_than_are_scored_at_once(model_folder, tmp_path):
     assert seen[-1].score == pytest.approx(Scorer.from_pretrained(model_folder).score(lines[-1:])[0], abs=1e-4)
 
 
+def test_a_killed_run_goes_on_from_what_it_kept(model_folder, tmp_path, monkeypatch):
+    lines = [f"boat {number}" for number in range(5)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    config = ScoreConfig(model=str(model_folder), source=str(tmp_path / "a.txt"), per="token")
+    monkeypatch.setattr("energylm.pipelines.score.TEXTS_AT_ONCE", 2)
+    whole, seen, usual = score(config), [], Scorer.token_scores
+
+    def watched(self, texts, **options):
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+        seen.append(texts)
+        return usual(self, texts, **options)
+
+    monkeypatch.setattr(Scorer, "token_scores", watched)
+    with pytest.raises(KeyboardInterrupt):
+        score(config, keep=tmp_path / "kept")
+    monkeypatch.setattr(Scorer, "token_scores", lambda self, texts, **o: seen.append(texts) or usual(self, texts, **o))
+    again = score(config, keep=tmp_path / "kept")
+    assert seen == [lines[:2], lines[2:4], lines[4:]] and again.scores == whole.scores and again.seconds > 0
+    score(config.model_copy(update={"casing": "upper"}), keep=tmp_path / "kept")
+    assert len(seen) == 6  # another way to score is another job
+
+
 def test_long_texts_are_named_by_their_line(masked_folder, tmp_path, capsys):
     (tmp_path / "a.txt").write_text("boats\n\n" + "the clerk counts a bridge " * 30 + "\n")
     found = run(masked_folder, tmp_path / "a.txt")

@@ -117,6 +117,11 @@ def test_training_goes_on_from_a_pretrained_model(corpora, tmp_path):
     second = train_lm(settings, output=tmp_path / "second")
     journal = read_journal(second.journal)
     assert abs(journal[0]["loss"] - first.final_perplexity.nats_per_token) < 0.5
+    train_lm(config(corpora / "one", training={"seed": 7}), output=tmp_path / "other")
+    first.model.rename(tmp_path / "moved")
+    (tmp_path / "other" / "model").rename(first.model)  # other weights in the same place are noticed
+    with pytest.raises(CheckpointError, match=r"holds a run with other settings: task\.pretrained"):
+        train_lm(settings, output=tmp_path / "second")
     with pytest.raises(VocabularyMismatch, match="build the corpus with --tokenizer"):
         train_lm(config(corpora / "two", pretrained=str(first.model)), output=tmp_path / "third")
     with pytest.raises(ConfigError, match="reads left-to-right"):

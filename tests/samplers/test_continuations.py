@@ -113,6 +113,41 @@ def test_a_row_keeps_its_draw_in_any_micro_batch_and_any_n():
     assert not whole.tokens.equal(other.tokens)
 
 
+def test_contexts_with_seeds_limits_and_truncations_of_their_own_travel_together():
+    """Each context draws what it draws alone; positions past its own limit hold 0 and do not count."""
+    contexts, seeds, limits = [[2, 0], [1], [3], [0, 1]], [7, 2**62, 7, 0], [3, 1, 4, 2]
+    truncations = [TRUNCATIONS[1], TRUNCATIONS[2], TRUNCATIONS[0], TRUNCATIONS[2]]
+    decoder = TabularLanguageModel.random(4, 6, seed=3, eos_token_id=2).decoder()
+    together = sample_continuations(
+        decoder,
+        contexts,
+        n=40,
+        max_new_tokens=limits,
+        truncation=truncations,
+        eos_token_id=2,
+        seed=seeds,
+        context_indices=[5, 0, 2, 9],
+        memory_budget_bytes=9000,
+    )
+    for row, (context, index) in enumerate(zip(contexts, [5, 0, 2, 9], strict=True)):
+        alone = sample_continuations(
+            decoder,
+            [context],
+            n=40,
+            max_new_tokens=limits[row],
+            truncation=truncations[row],
+            eos_token_id=2,
+            seed=seeds[row],
+            first_context=index,
+        )
+        assert together.tokens[row, :, : limits[row]].equal(alone.tokens[0])
+        assert not together.tokens[row, :, limits[row] :].any()
+        for name in ("lengths", "log_prob", "proposal_log_prob"):
+            assert getattr(together, name)[row].equal(getattr(alone, name)[0])
+    swapped = sample_continuations(decoder, contexts, n=40, max_new_tokens=limits, eos_token_id=2, seed=seeds[::-1])
+    assert not swapped.tokens.equal(together.tokens)  # teeth: the seeds are read, and so are the truncations
+
+
 def test_shared_and_plain_decoders_draw_the_same_tokens():
     model = tiny_gpt2()
     contexts = [[2, 0, 1], [1], [3, 3]]

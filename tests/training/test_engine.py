@@ -349,52 +349,6 @@ def test_tensorboard_files_are_written(tmp_path):
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
 
 
-def test_two_processes_equal_one(toy, run_toy, tmp_path):
-    """torchrun with 2 processes (3 and 4 of 7 rows): losses to 1e-5 in float32, weights to 1e-10 in float64."""
-    code, stderr = run_toy("processes", tmp_path / "two", processes=2)
-    assert code == 0 and "Warning" not in stderr, stderr
-    toy.main("processes", tmp_path / "one")
-    toy.main("processes", tmp_path / "again")
-
-    def losses(run, dtype, key):
-        records = read_journal(tmp_path / run / dtype / "journal.jsonl")
-        return [record[key] for record in records if key in record]
-
-    def state(run):
-        return toy.checkpoint.read_checkpoint(tmp_path / run / "float64" / "checkpoints" / "step-00000020").state
-
-    assert (state("one")["processes"], state("two")["processes"]) == (1, 2)
-    for key, number in (("loss", 20), ("validation_loss", 1)):
-        one, two = losses("one", "float32", key), losses("two", "float32", key)
-        assert len(one) == number
-        assert_close(two, one, atol=1e-5, rtol=0)
-    assert losses("one", "float32", "loss")[-1] < losses("one", "float32", "loss")[0] - 0.1  # it did learn
-    one, two = (load_file(tmp_path / run / "float64" / "model/final.safetensors") for run in ("one", "two"))
-    assert_close(two, one, atol=1e-10, rtol=0)
-    assert state("one")["tokens"] == state("two")["tokens"] == 20 * toy.BATCH * toy.LENGTH
-
-
-def test_process_equality_has_teeth(toy, tmp_path):
-    """Had each of two processes divided by its own half's count and averaged (weights 1/3 and 1/4, not 1/7), the losses
-    would differ by far more than the 1e-5 that the comparison allows."""
-
-    class OwnCounts(toy.LanguageModelTask):
-        def loss(self, model, batch):
-            halves = [{"tokens_BT": part} for part in batch["tokens_BT"].split([3, 4])]
-            means = [
-                super(OwnCounts, self).loss(model, half).losses["loss"] / self.counts(half)["loss"] for half in halves
-            ]
-            return toy_sums({"loss": sum(means) / 2 * self.counts(batch)["loss"]})
-
-    toy_sums = Sums
-    results = []
-    for task_class in (toy.LanguageModelTask, OwnCounts):
-        folder = tmp_path / task_class.__name__
-        train(toy.task(toy.network(dropout=0.0), task_class=task_class), toy.config(**toy.PROCESSES_RUN), folder=folder)
-        results.append([r["loss"] for r in read_journal(folder / "journal.jsonl") if "loss" in r])
-    assert max(abs(a - b) for a, b in zip(*results, strict=True)) > 1e-3
-
-
 def test_a_world_that_is_not_as_launched_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="WORLD_SIZE is 2 but Accelerate runs 1"):

@@ -2,7 +2,6 @@
 
 python toy.py kill-update FOLDER STEP        dies by SIGKILL in the middle of update STEP
 python toy.py kill-checkpoint FOLDER STEP    dies by SIGKILL while checkpoint STEP is half-written
-torchrun … toy.py processes FOLDER           trains in float32 and float64 with as many processes as there are
 """
 
 import os
@@ -29,7 +28,6 @@ KILLED_RUN = {
     "validation": {"every_steps": 6},
     "log_every_steps": 3,
 }
-PROCESSES_RUN = {"steps": 20, "log_every_steps": 1, "optimizer": {"learning_rate": 1e-2, "eps": 1e-6}}
 
 
 class ToyWindows:
@@ -108,9 +106,6 @@ def main(mode, folder, *arguments):
 
         checkpoint.optimizer_tensors = killing
         train(task(), config(**KILLED_RUN), folder=folder)
-    elif mode == "processes":
-        for name, dtype in {"float32": torch.float32, "float64": torch.float64}.items():
-            train(task(network(dropout=0.0, dtype=dtype)), config(**PROCESSES_RUN), folder=folder / name)
     else:
         raise SystemExit(f"unknown mode {mode}")
 

@@ -3,6 +3,7 @@
 BENCHMARKS = {
     "shared-prefix": "energylm.benchmarks.shared_prefix",
     "corpus": "energylm.benchmarks.corpus",
+    "windows": "energylm.benchmarks.windows",
     "train": "energylm.benchmarks.train",
     "residual": "energylm.benchmarks.residual",
     "detect": "energylm.benchmarks.detect",
@@ -10,4 +11,6 @@ BENCHMARKS = {
     "soft-beam": "energylm.benchmarks.soft_beam",
     "rerank": "energylm.benchmarks.rerank",
     "pll": "energylm.benchmarks.pll",
+    "ray": "energylm.benchmarks.ray",
+    "serve": "energylm.benchmarks.serve",
 }

@@ -1,6 +1,7 @@
 """What a detector says of a text: scores, a probability, a verdict or the reason why there is none."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,6 +46,10 @@ class Detection:
             "tokens": self.tokens,
             "blocks": [block.to_json() for block in self.blocks],
         }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "Detection":
+        return cls(**{**record, "blocks": tuple(BlockScore(**block) for block in record["blocks"])})
 
 
 def logistic(log_odds: float) -> float:

@@ -65,6 +65,12 @@ def models_folder() -> Path:
     return home_folder() / "models"
 
 
+def absolute_place(path_or_name: str | Path) -> str:
+    """The same for a process that runs elsewhere: a whole path, or a name of the hub."""
+    location = locate(path_or_name)
+    return str(location.absolute()) if isinstance(location, Path) else location
+
+
 def locate(path_or_name: str | Path) -> Path | str:
     """A folder or GGUF file that is here, or else a name to ask the hub for.
 

@@ -75,9 +75,7 @@ class LanguageModel:
 
         `device` is a GPU where there is one, else the CPU; `dtype` is float32 on a CPU, the saved one elsewhere.
         """
-        location = locate(path_or_name)
-        if isinstance(location, Path) and location.is_file():
-            location = cls._converted(location)
+        location = cls.located(path_or_name)
         manifest = read_manifest(location) if isinstance(location, Path) else {}
         if manifest and manifest["kind"] != "language-model":
             raise ModelError(f"{location} holds a model of kind {manifest['kind']!r}, no language model; give another")
@@ -102,6 +100,12 @@ class LanguageModel:
         start, eos = boundary_tokens(tokenizer, network)
         model = CausalLanguageModel(network, start_token_id=start, eos_token_id=eos)
         return cls(model, tokenizer, name=path.stem, provenance=provenance)
+
+    @classmethod
+    def located(cls, path_or_name: str | Path) -> Path | str:
+        """The folder or hub name that is loaded; a GGUF file is converted, once."""
+        location = locate(path_or_name)
+        return cls._converted(location) if isinstance(location, Path) and location.is_file() else location
 
     @classmethod
     def _converted(cls, gguf: Path) -> Path:

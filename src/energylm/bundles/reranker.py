@@ -9,7 +9,7 @@ Relations  `scorer` gives the scores, `estimators.weight_tuning` the choice and 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -55,12 +55,43 @@ class Scored:
         self.seconds += seconds
 
 
+@dataclass(frozen=True)
+class NamedScores:
+    """A scorer that is elsewhere: its scores come to `Reranker.score_lists` as `Scored`."""
+
+    name: str
+    convention: str
+
+
+@dataclass(frozen=True)
+class ListBlock:
+    """Lists that are scored together: of each the texts that are not empty, and what messages call it."""
+
+    texts: list[list[str]]
+    names: list[str]
+
+
+def list_blocks(lists: Sequence[NBest], scored: Scored) -> Iterator[ListBlock]:
+    """The lists that `scored` does not know yet."""
+    for start in range(len(scored.scores), len(lists), LISTS_AT_ONCE):
+        block = lists[start : start + LISTS_AT_ONCE]
+        texts = [[one.hypotheses[place].text for place in _filled(one)] for one in block]
+        yield ListBlock(texts, [one.utterance for one in block])
+
+
+def score_block(scorer: Scorer, block: ListBlock) -> Scored:
+    """What a scorer says of a block, and how long it took."""
+    begun = time.perf_counter()
+    found = scorer.list_scores(block.texts, names=block.names)
+    return Scored([[one.score for one in of_list] for of_list in found], seconds=time.perf_counter() - begun)
+
+
 class Reranker:
     """`weight` is λ: one number, or one for each scorer."""
 
     def __init__(
         self,
-        scorer: Scorer | Sequence[Scorer],
+        scorer: Scorer | Sequence[Scorer | NamedScores],
         *,
         weight: float | Sequence[float] = 0.5,
         length_normalisation: LengthNormalisation = "none",
@@ -127,7 +158,7 @@ class Reranker:
         shape = (len(lists), max((len(one.hypotheses) for one in lists), default=1))
         base_UH, length_UH = np.full(shape, -np.inf), np.ones(shape)
         scores_SUH = np.zeros((len(self.scorers), *shape))
-        filled = [[place for place, one in enumerate(of_list.hypotheses) if one.text.strip()] for of_list in lists]
+        filled = list(map(_filled, lists))
         for row, (one, places) in enumerate(zip(lists, filled, strict=True)):
             for place in places:
                 hypothesis = one.hypotheses[place]
@@ -136,20 +167,21 @@ class Reranker:
         with progress(what, total=len(lists) * len(self.scorers), unit="list") as bar:
             for number, (scorer, known) in enumerate(zip(self.scorers, scored, strict=True)):
                 bar.advance(len(known.scores), note=scorer.name)
-                for start in range(len(known.scores), len(lists), LISTS_AT_ONCE):
-                    rows = range(start, min(start + LISTS_AT_ONCE, len(lists)))
-                    texts = [[lists[row].hypotheses[place].text for place in filled[row]] for row in rows]
-                    begun = time.perf_counter()
-                    found = scorer.list_scores(texts, names=[lists[row].utterance for row in rows])
-                    seconds = time.perf_counter() - begun
-                    known.add([[one.score for one in of_list] for of_list in found], seconds=seconds)
-                    bar.advance(len(rows), note=scorer.name)
+                for block in list_blocks(lists, known):
+                    found = score_block(scorer, block)
+                    known.add(found.scores, seconds=found.seconds)
+                    bar.advance(len(block.names), note=scorer.name)
                 for row, places in enumerate(filled):
                     scores_SUH[number, row, places] = known.scores[row]
         return ListScores(base_UH, scores_SUH, length_UH)
 
     def _length(self, text: str) -> int:
         return {"none": 1, "word": len(text.split()), "character": len(text)}[self.length_normalisation]
+
+
+def _filled(one: NBest) -> list[int]:
+    """The places of hypotheses that have text."""
+    return [place for place, hypothesis in enumerate(one.hypotheses) if hypothesis.text.strip()]
 
 
 def check_references(lists: Sequence[NBest], *, metric: str) -> None:

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from energylm.bundles.joint_texts import Context, CutText, lm_token_log_probs
+from energylm.bundles.measured_texts import MeasuredPositions, MeasuredTexts
 from energylm.bundles.weighted_draws import WeightedDraws
 from energylm.errors import ConfigError, DataError
-from energylm.estimators.joint_perplexity import JointPerplexity, joined, joint_perplexity
+from energylm.estimators.joint_perplexity import joined
 from energylm.estimators.log_partition import LogPartition, log_partition
-from energylm.estimators.position_perplexity import PositionPerplexity, position_perplexity
 from energylm.estimators.sampler_certificate import certified_log_prob
-from energylm.estimators.stepwise import last_step_log_prob, stepwise_log_probs
-from energylm.progress import progress
+from energylm.estimators.stepwise import last_step_log_prob
+from energylm.progress import Counter, Progress, progress
 from energylm.randomness import derive_seed
 
 LAST_TOKENS_AT_ONCE = 1024  # candidates for the last token whose energies are asked for together
@@ -37,11 +37,13 @@ def estimate_log_partition(
     eos_token_id: int | None,
     seed: int,
     first_context: int = 0,
+    within: Progress | None = None,
 ) -> LogPartition:
     """log Z of every context, between two estimates."""
     _check_counts([n])
     _check_some(contexts)
-    with progress("estimating log Z", total=len(contexts) * n * max_new_tokens, unit="token") as bar:
+    total = len(contexts) * n * max_new_tokens
+    with progress("estimating log Z", total=total, unit="token", within=within) as bar:
         blocks = draws.blocks(
             contexts,
             n=n,
@@ -54,7 +56,7 @@ def estimate_log_partition(
         return joined([log_partition(log_weight_BN) for _, log_weight_BN in blocks])
 
 
-def measure_perplexity(
+def measure_texts(
     draws: WeightedDraws,
     texts: Sequence[CutText],
     *,
@@ -62,10 +64,9 @@ def measure_perplexity(
     max_new_tokens: int | None,
     seed: int,
     first_context: int,
-    convention: str,
-    caution: str | None,
-) -> list[JointPerplexity]:
-    """One result for each of `counts`, all from the same max(counts) samples a context.
+    within: Progress | None = None,
+) -> MeasuredTexts:
+    """What perplexity is made of, for each of `counts`, all from the same max(counts) samples a context.
 
     With `max_new_tokens` lengths vary and end with EOS; without, each text has the horizon of its own length.
     """
@@ -77,7 +78,7 @@ def measure_perplexity(
     estimates: list[list[LogPartition]] = [[] for _ in counts]
     certified: list[list[Tensor]] = [[] for _ in counts]
     start = 0
-    with progress("measuring the joint model", total=n * sum(horizons), unit="token") as bar:
+    with progress("measuring the joint model", total=n * sum(horizons), unit="token", within=within) as bar:
         for horizon, run in groupby(horizons):
             size = len(list(run))
             for block, log_weight_BN in draws.blocks(
@@ -96,19 +97,14 @@ def measure_perplexity(
                     certified[place].append(certified_log_prob(lm_log_prob_B[here], -energy_B[here], pool_BN))
             start += size
     sizes = [text.bytes for text in texts]
-    return [
-        joint_perplexity(
-            lm_log_prob_B,
-            energy_B,
-            joined(parts),
-            torch.cat(bounds),
-            torch.tensor([len(text.continuation) for text in texts]),
-            None if None in sizes else torch.tensor(sizes),
-            convention=convention,
-            caution=caution,
-        )
-        for parts, bounds in zip(estimates, certified, strict=True)
-    ]
+    return MeasuredTexts(
+        lm_log_prob=lm_log_prob_B,
+        energy=energy_B,
+        tokens=torch.tensor([len(text.continuation) for text in texts]),
+        bytes=None if None in sizes else torch.tensor(sizes),
+        partitions=tuple(map(joined, estimates)),
+        certified=tuple(map(torch.cat, certified)),
+    )
 
 
 def score_texts(draws: WeightedDraws, texts: Sequence[CutText]) -> tuple[Tensor, Tensor]:
@@ -127,10 +123,9 @@ def measure_positions(
     *,
     n: int,
     seed: int,
-    first_position: int,
-    convention: str,
-    caution: str | None,
-) -> PositionPerplexity:
+    first_context: int = 0,
+    within: Progress | None = None,
+) -> MeasuredPositions:
     """Eq. 5 at every position of equally long texts; the last position also exactly, over the whole vocabulary."""
     _check_counts([n])
     _check_some(texts)
@@ -149,29 +144,25 @@ def measure_positions(
             max_new_tokens=horizon - position,
             eos_token_id=None,
             seed=derive_seed(seed, "position", position),
+            first_context=first_context,
+            within=within,
         )
         for position in range(horizon)
     ]
-    lm_log_prob_BT = lm_token_log_probs(draws.lm, texts)
     _, energy_B = score_texts(draws, texts)
-    lower_BT, upper_BT = stepwise_log_probs(lm_log_prob_BT, -energy_B, futures)
-    return position_perplexity(
-        lm_log_prob_BT,
-        lower_BT,
-        upper_BT,
-        exact_last_log_probs(draws, texts),
-        futures,
-        first_position=first_position,
-        convention=convention,
-        caution=caution,
+    return MeasuredPositions(
+        lm_log_prob=lm_token_log_probs(draws.lm, texts),
+        energy=energy_B,
+        last_log_prob=exact_last_log_probs(draws, texts, within=None if within is None else Counter()),
+        futures=tuple(futures),
     )
 
 
 @torch.no_grad()
-def exact_last_log_probs(draws: WeightedDraws, texts: Sequence[CutText]) -> Tensor:
+def exact_last_log_probs(draws: WeightedDraws, texts: Sequence[CutText], *, within: Progress | None = None) -> Tensor:
     """(B,) the joint model's log-probability of each text's last token given all before it, by enumeration."""
     result = []
-    with progress("enumerating the last token", total=len(texts), unit="text") as bar:
+    with progress("enumerating the last token", total=len(texts), unit="text", within=within) as bar:
         for text, context in zip(texts, _contexts_at(texts, -1), strict=True):
             _, logits_1V = draws.lm.decoder().prefill([context.lm])
             last_1 = torch.tensor(text.continuation[-1:])

@@ -19,24 +19,25 @@ from torch import Tensor
 
 from energylm import contracts
 from energylm.bundles.joint_texts import JointTexts
+from energylm.bundles.measured_texts import MeasuredPositions, MeasuredTexts
 from energylm.bundles.meeting import caution_about, meet
 from energylm.bundles.next_tokens import next_token_table, sample_by_tokens
 from energylm.bundles.residual_folder import load_parts, save_parts
 from energylm.bundles.residual_measures import (
     estimate_log_partition,
-    measure_perplexity,
     measure_positions,
+    measure_texts,
     score_texts,
 )
 from energylm.bundles.residual_results import AutoregressiveSample, JointSample, NextTokenTable
-from energylm.bundles.residual_sampling import sample_joint
+from energylm.bundles.residual_sampling import PoolRequest, sample_joint, sample_requests
 from energylm.bundles.text_codec import Text, Texts
 from energylm.bundles.weighted_draws import WeightedDraws
 from energylm.config.generate import JointSampling, NextTokens
 from energylm.estimators.joint_perplexity import JointPerplexity
 from energylm.estimators.log_partition import LogPartition
 from energylm.estimators.position_perplexity import PositionPerplexity
-from energylm.progress import say
+from energylm.progress import Progress, say
 from energylm.samplers.continuations import MEMORY_BUDGET_BYTES
 
 
@@ -131,32 +132,74 @@ class ResidualModel:
         first_context: int = 0,
     ) -> list[JointPerplexity]:
         """The same for several numbers of samples, from one pool: the way the interval closes (fig. 2, left)."""
-        results = measure_perplexity(
+        measured = self.measure(
+            texts,
+            counts=counts,
+            prefix_tokens=prefix_tokens,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            first_context=first_context,
+        )
+        convention = self.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
+        results = measured.perplexities(convention=convention, caution=self._caution)
+        self._tell(max(results, key=lambda result: result.n).warning)
+        return results
+
+    def measure(
+        self,
+        texts: Texts,
+        *,
+        counts: Sequence[int],
+        prefix_tokens: int = 120,
+        max_new_tokens: int | None = None,
+        seed: int = 0,
+        first_context: int = 0,
+        progress: Progress | None = None,
+    ) -> MeasuredTexts:
+        """What `perplexity_by_samples` is made of, text by text: blocks of texts can be measured anywhere and joined.
+        `progress` is advanced by the tokens that are drawn."""
+        return measure_texts(
             self._draws,
             self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens),
             counts=counts,
             max_new_tokens=max_new_tokens,
             seed=seed,
             first_context=first_context,
-            convention=self._texts.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens),
-            caution=self._caution,
+            within=progress,
         )
-        self._tell(max(results, key=lambda result: result.n).warning)
-        return results
 
     def stepwise(self, texts: Texts, *, prefix_tokens: int = 120, n: int = 1000, seed: int = 0) -> PositionPerplexity:
         """Perplexity at each position of equally long texts (eq. 5), the last one also exactly."""
-        result = measure_positions(
-            self._draws,
-            self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=None),
-            n=n,
-            seed=seed,
+        result = self.measure_steps(texts, prefix_tokens=prefix_tokens, n=n, seed=seed).perplexity(
             first_position=prefix_tokens + 1,
-            convention=self._texts.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=None),
+            convention=self.convention(texts, prefix_tokens=prefix_tokens),
             caution=self._caution,
         )
         self._tell(result.warning)
         return result
+
+    def measure_steps(
+        self,
+        texts: Texts,
+        *,
+        prefix_tokens: int = 120,
+        n: int = 1000,
+        seed: int = 0,
+        first_context: int = 0,
+        progress: Progress | None = None,
+    ) -> MeasuredPositions:
+        """What `stepwise` is made of, as `measure` is for the whole."""
+        cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=None)
+        return measure_positions(self._draws, cut, n=n, seed=seed, first_context=first_context, within=progress)
+
+    def convention(self, texts: Texts, *, prefix_tokens: int, max_new_tokens: int | None = None) -> str:
+        """What a score of such texts counts, in words."""
+        return self._texts.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
+
+    @property
+    def caution(self) -> str | None:
+        """What is known against the pair before anything is measured."""
+        return self._caution
 
     def sample(
         self,
@@ -202,6 +245,20 @@ class ResidualModel:
         )
         self._tell(next((sample.warning for sample in samples if sample.warning), None))
         return samples
+
+    def sample_requests(
+        self, requests: Sequence[PoolRequest], *, progress: Progress | None = None
+    ) -> list[JointSample]:
+        """A sample of each request, whose seed, limits and proposals are its own; they travel together. What is drawn
+        for a request is what `sample_batch` draws for its context, seed and index."""
+        return sample_requests(
+            self._draws,
+            self._texts,
+            requests,
+            window=getattr(getattr(self.lm, "model", self.lm), "max_length", None),
+            caution=self._caution,
+            bar=progress,
+        )
 
     def next_token_table(
         self,

@@ -3,23 +3,42 @@
     draw x_1 … x_n ~ q(· | c),  keep x_i with probability w_i / Σ_j w_j                Deng et al. 2020, algorithm 1
 
 Long texts go on chunk by chunk: what was kept becomes context, and a new pool is drawn (the paper's future work).
+Requests of several people travel together (`sample_requests`): a pool depends on its own request alone.
 
 Relations  `samplers.resampling` holds the weights and the choice; `next_tokens` draws token by token instead.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 from energylm.bundles.joint_texts import Context, JointTexts
+from energylm.bundles.request_groups import Shape, groups
 from energylm.bundles.residual_results import JointSample, Pool
 from energylm.bundles.weighted_draws import WeightedDraws
 from energylm.config.generate import JointSampling
+from energylm.errors import ConfigError
 from energylm.progress import Progress, progress
-from energylm.randomness import derive_seed, row_keys
+from energylm.randomness import derive_seed, row_keys, seed_tensor
 from energylm.samplers.choices import RowChoices
-from energylm.samplers.resampling import importance_log_weights, resample
+from energylm.samplers.resampling import Weights, importance_log_weights, resample
+
+
+@dataclass(frozen=True)
+class PoolRequest:
+    """A context, what is asked for it, and the random numbers it has: those of (seed, index)."""
+
+    context: Context
+    options: JointSampling
+    seed: int
+    index: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(len(self.context.lm), self.options.n, self.options.max_new_tokens)
 
 
 def sample_joint(
@@ -42,17 +61,16 @@ def sample_joint(
         for chunk in range(options.chunks):
             chunk_seed = derive_seed(seed, "chunk", chunk) if chunk else seed
             for start, stop in _runs(running):
-                now = [contexts[i].extended(written[i]).last(options.context_tokens) for i in range(start, stop)]
-                drawn = _pools(
-                    draws,
-                    now,
-                    options,
-                    eos_token_id=eos_token_id,
-                    seed=chunk_seed,
-                    first=first_context + start,
-                    bar=bar,
-                )
-                for index, pool in enumerate(drawn, start=start):
+                now = [
+                    PoolRequest(
+                        contexts[i].extended(written[i]).last(options.context_tokens),
+                        options,
+                        chunk_seed,
+                        first_context + i,
+                    )
+                    for i in range(start, stop)
+                ]
+                for index, pool in enumerate(_pools(draws, now, eos_token_id=eos_token_id, bar=bar), start=start):
                     pools[index].append(pool)
                     written[index] += pool.candidate(pool.kept[0])
             running = [index for index in running if written[index][-1] != eos_token_id]
@@ -62,29 +80,47 @@ def sample_joint(
     ]
 
 
-def _pools(
+def sample_requests(
     draws: WeightedDraws,
-    contexts: Sequence[Context],
-    options: JointSampling,
+    texts: JointTexts,
+    requests: Sequence[PoolRequest],
     *,
-    eos_token_id: int | None,
-    seed: int,
-    first: int,
-    bar: Progress,
+    window: int | None,
+    caution: str | None = None,
+    bar: Progress | None = None,
+) -> list[JointSample]:
+    """A sample of every request, the same as if it came alone. Requests that are alike enough share one call of the
+    engine; `window` is how many tokens the language model holds."""
+    for request in requests:
+        if request.options.chunks > 1 or request.options.context_tokens is not None or not request.options.stop_at_eos:
+            raise ConfigError("requests that travel together are of one chunk, all context and end at the end token")
+    samples: list[JointSample | None] = [None] * len(requests)
+    for group in groups([request.shape for request in requests], window=window):
+        members = [requests[i] for i in group]
+        for i, pool in zip(group, _pools(draws, members, eos_token_id=draws.lm.eos_token_id, bar=bar), strict=True):
+            tokens = pool.candidate(pool.kept[0])
+            samples[i] = _sample(texts, requests[i].context, tokens, [pool], caution=caution)
+    return [sample for sample in samples if sample is not None]
+
+
+def _pools(
+    draws: WeightedDraws, requests: Sequence[PoolRequest], *, eos_token_id: int | None, bar: Progress | None
 ) -> list[Pool]:
-    """n weighted candidates of each context, and those that are kept."""
-    shape = len(contexts), options.n
-    tokens_BNT = torch.zeros(*shape, options.max_new_tokens, dtype=torch.int64)
+    """n weighted candidates for each request, and those that are kept. Where n differs the largest is drawn for all and
+    the surplus dropped, which changes no draw."""
+    every = [request.options for request in requests]
+    shape = len(requests), max(options.n for options in every)
+    tokens_BNT = torch.zeros(*shape, max(options.max_new_tokens for options in every), dtype=torch.int64)
     lengths_BN = torch.zeros(shape, dtype=torch.int64)
     log_prob_BN, proposal_BN, energy_BN = (torch.zeros(shape, dtype=torch.float64) for _ in range(3))
     for piece, energy in draws.stream(
-        contexts,
-        n=options.n,
-        max_new_tokens=options.max_new_tokens,
-        truncation=options.truncation,
+        [request.context for request in requests],
+        n=shape[1],
+        max_new_tokens=[options.max_new_tokens for options in every],
+        truncation=[options.truncation for options in every],
         eos_token_id=eos_token_id,
-        seed=seed,
-        first_context=first,
+        seed=[request.seed for request in requests],
+        context_indices=[request.index for request in requests],
         progress=bar,
     ):
         rows = torch.tensor(piece.contexts)[:, None], torch.arange(piece.copies.start, piece.copies.stop)[None, :]
@@ -93,12 +129,32 @@ def _pools(
         log_prob_BN[rows] = piece.continuations.log_prob.cpu()
         proposal_BN[rows] = piece.continuations.proposal_log_prob.cpu()
         energy_BN[rows] = energy
-    log_weight_BN = importance_log_weights(energy_BN, log_prob_BN, proposal_BN, weights=options.weights)
-    group_B = torch.arange(first, first + len(contexts))
-    choices = RowChoices(row_keys(derive_seed(seed, "resampling"), group_B, torch.zeros_like(group_B)))
-    kept_BK = resample(log_weight_BN, choices, draws=options.draws)
-    columns = tokens_BNT, lengths_BN, log_prob_BN, proposal_BN, energy_BN, log_weight_BN
-    return [Pool(*(column[row] for column in columns), kept=kept_BK[row].tolist()) for row in range(len(contexts))]
+    columns = lengths_BN, log_prob_BN, proposal_BN, energy_BN
+    pools: list[Pool | None] = [None] * len(requests)
+    for (n, kept, weights), rows in _alike(every).items():
+        log_weight_BN = importance_log_weights(
+            energy_BN[rows, :n], log_prob_BN[rows, :n], proposal_BN[rows, :n], weights=weights
+        )
+        kept_BK = resample(log_weight_BN, RowChoices(_choice_keys([requests[row] for row in rows])), draws=kept)
+        for place, row in enumerate(rows):
+            tokens_NT = tokens_BNT[row, :n, : every[row].max_new_tokens]
+            numbers = [column[row, :n] for column in columns]
+            pools[row] = Pool(tokens_NT, *numbers, log_weight_BN[place], kept=kept_BK[place].tolist())
+    return [pool for pool in pools if pool is not None]
+
+
+def _alike(every: Sequence[JointSampling]) -> dict[tuple[int, int, Weights], list[int]]:
+    """Places of the requests whose pools have one shape and whose choice is made in one way."""
+    found: dict[tuple[int, int, Weights], list[int]] = {}
+    for row, options in enumerate(every):
+        found.setdefault((options.n, options.draws, options.weights), []).append(row)
+    return found
+
+
+def _choice_keys(requests: Sequence[PoolRequest]) -> Tensor:
+    seed_B = seed_tensor([derive_seed(request.seed, "resampling") for request in requests])
+    index_B = torch.tensor([request.index for request in requests])
+    return row_keys(seed_B, index_B, torch.zeros_like(index_B))
 
 
 def _sample(

@@ -4,7 +4,7 @@ A word is what stands between white space. Scores of tokens add up to those of w
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -137,6 +137,11 @@ class TextScore:
     words: tuple[str, ...]
     word_of_token: tuple[int, ...]
     windows: int = 1  # more than one where the text was longer than the model
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "TextScore":
+        """What `dataclasses.asdict` made, after a file has turned tuples to lists."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
 
     @property
     def tokens(self) -> int:

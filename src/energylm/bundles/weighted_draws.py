@@ -39,11 +39,12 @@ class WeightedDraws:
         contexts: Sequence[Context],
         *,
         n: int,
-        max_new_tokens: int,
-        truncation: Truncation,
+        max_new_tokens: int | Sequence[int],
+        truncation: Truncation | Sequence[Truncation],
         eos_token_id: int | None,
-        seed: int,
+        seed: int | Sequence[int],
         first_context: int = 0,
+        context_indices: Sequence[int] | None = None,
         progress: Progress | None = None,
     ) -> Iterator[tuple[Piece, Tensor]]:
         """Finished micro-batches of continuations and their energies (B, N)."""
@@ -56,6 +57,7 @@ class WeightedDraws:
             eos_token_id=eos_token_id,
             seed=seed,
             first_context=first_context,
+            context_indices=context_indices,
             memory_budget_bytes=self._memory_budget_bytes,
             progress=progress,
         ):

@@ -30,6 +30,14 @@ def weights_sha256(path_or_name: str | Path) -> str:
     return next(iter(hashes.values())) if len(hashes) == 1 else sha256_of_json(hashes)
 
 
+def model_identity(path_or_name: str | Path) -> str:
+    """Of a folder made here its manifest, which names the weights and how texts are read; else the weights alone."""
+    location = locate(path_or_name)
+    if isinstance(location, Path) and (location / MANIFEST).is_file():
+        return sha256_of_file(location / MANIFEST)
+    return weights_sha256(path_or_name)
+
+
 def _fetched(hub_name: str) -> Path:
     try:
         return Path(snapshot_download(hub_name, allow_patterns=["*.safetensors", "*.json"]))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from energylm.cli.engine_options import Address, Engine, Gpus, Keep, Threads, Workers, engine_config
 from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
 
 app = typer.Typer(help="Tell machine text from human text.", no_args_is_help=True)
@@ -238,6 +239,12 @@ def run(
     html: Annotated[
         Path | None, typer.Option(help="Write a page on which the blocks of each text are coloured.")
     ] = None,
+    keep: Keep = None,
+    engine: Engine = None,
+    address: Address = None,
+    workers: Workers = None,
+    threads_per_worker: Threads = None,
+    gpus_per_worker: Gpus = None,
     json: JsonFile = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -266,6 +273,7 @@ def run(
     )
     if "-" in (files or ()) and chosen.format == "auto":
         chosen = chosen.model_copy(update={"format": "text"})
+    where = engine_config(engine, address, workers, threads_per_worker, gpus_per_worker)
     paths = ["/dev/stdin" if file == "-" else file for file in files or ()]
     if dry_run:
         from energylm.bundles.known_models import locate
@@ -286,6 +294,8 @@ def run(
         field=chosen.field,
         max_tokens=max_tokens,
         html=html,
+        engine=where,
+        keep=keep,
     )
     if table:
         from rich.console import Console

@@ -26,12 +26,15 @@ from energylm.cli import (
     models,
     negatives,
     perplexity,
+    plan,
     pretrain,
     probe,
     reproduce,
     rerank,
     score,
     seq2seq,
+    serve,
+    study,
 )
 from energylm.errors import EnergyLMError
 
@@ -74,6 +77,7 @@ app.command("grid")(grid.grid)
 app.add_typer(models.app, name="models")
 app.add_typer(pretrain.app, name="pretrain")
 app.command("reproduce")(reproduce.reproduce)
+app.command("plan")(plan.plan)
 app.add_typer(detect.app, name="detect")
 app.add_typer(probe.app, name="probe")
 app.command("score")(score.score)
@@ -82,6 +86,8 @@ app.add_typer(evaluate.app, name="evaluate")
 app.command("finetune")(finetune.finetune)
 app.add_typer(seq2seq.app, name="seq2seq")
 app.command("mcmc")(mcmc.mcmc)
+app.add_typer(study.app, name="study")
+app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.engine_options import Address, Engine, Gpus, Threads, Workers, engine_config
 from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
 
 
@@ -50,6 +51,11 @@ def negatives(
         int | None, typer.Option(help="The same seed gives the same negatives (default: 0).", show_default=False)
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace negatives that were made otherwise.")] = False,
+    engine: Engine = None,
+    address: Address = None,
+    workers: Workers = None,
+    threads_per_worker: Threads = None,
+    gpus_per_worker: Gpus = None,
     config: ConfigFile = None,
     settings: Settings = None,
     json: JsonFile = None,
@@ -58,7 +64,7 @@ def negatives(
     """Let a language model continue contexts of a corpus, k times each: what an energy learns to tell from real text.
 
     Parquet shards with the log-probability of every continuation. Killed runs go on where they stopped when run again;
-    finished ones are not repeated.
+    finished ones are not repeated. With --engine ray many machines write, and the shards are the same.
 
     Examples:
 
@@ -67,6 +73,8 @@ def negatives(
       energylm negatives corpora/sotu --lm runs/tiny/model --output negatives/valid --split valid -k 4
 
       energylm negatives corpora/news --lm runs/r2l/model --side prefix --prefix 120 --prefix 140 -o negatives/r2l
+
+      energylm negatives corpora/news --lm runs/big/model -o negatives/news --engine ray --address head:6379
     """
     from energylm.config import load_config
     from energylm.config.negatives import NegativesConfig
@@ -88,13 +96,14 @@ def negatives(
         "seed": seed,
     }
     chosen = load_config(NegativesConfig, config, settings=settings or (), overrides=flags)
+    where = engine_config(engine, address, workers, threads_per_worker, gpus_per_worker)
 
     from energylm.pipelines.negatives import make_negatives, plan_negatives
 
     if dry_run:
         typer.echo(plan_negatives(chosen, output=output).describe(chosen, output))
         return
-    run = make_negatives(chosen, output=output, overwrite=overwrite)
+    run = make_negatives(chosen, output=output, overwrite=overwrite, engine=where)
     speed = "" if run.tokens_per_second is None else f", {run.tokens_per_second:,.0f} tokens/s"
     made = run.manifest
     typer.echo(f"{output}: {made.contexts:,} contexts × {chosen.k} continuations, {made.tokens:,} tokens{speed}")

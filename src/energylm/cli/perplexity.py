@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.engine_options import Address, Engine, Gpus, Threads, Workers, engine_config
 from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
 
 WHY_UNTRUNCATED = (
@@ -39,7 +40,15 @@ def perplexity(
     ] = False,
     by_samples: Annotated[bool, typer.Option("--by-samples", help="Also from fewer samples (fig. 2, left).")] = False,
     seed: Annotated[int | None, typer.Option(help="Of windows and samples (default: 0).", show_default=False)] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A folder for report.html and plots.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A folder for report.html, plots, and what a killed run goes on from."),
+    ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    workers: Workers = None,
+    threads_per_worker: Threads = None,
+    gpus_per_worker: Gpus = None,
     config: ConfigFile = None,
     settings: Settings = None,
     json: JsonFile = None,
@@ -51,6 +60,7 @@ def perplexity(
     """Measure a language model, its joint model with an energy, and baselines on the same tokens, in one table.
 
     The joint model's perplexity is an interval, beside it the certified perplexity of what `energylm generate` writes.
+    Windows are measured in blocks; with --output finished blocks are kept, and a killed run goes on when run again.
 
     Examples:
 
@@ -83,6 +93,7 @@ def perplexity(
         "seed": seed,
     }
     chosen = load_config(PerplexityConfig, config, settings=settings or (), overrides=flags)
+    where = engine_config(engine, address, workers, threads_per_worker, gpus_per_worker)
 
     from energylm.pipelines.perplexity import check_inputs, run_perplexity
 
@@ -93,7 +104,7 @@ def perplexity(
     from energylm.evaluation.tables import to_markdown
     from energylm.progress import say
 
-    run = run_perplexity(chosen, output=output)
+    run = run_perplexity(chosen, output=output, engine=where)
     typer.echo(to_markdown(run.table), nl=False)
     if run.joint is not None:
         say(run.joint.summary())

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.engine_options import Address, Engine, Gpus, Threads, Workers, engine_config
 from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
 from energylm.cli.score import Casing, Eos, Masking, Method, RefuseLong
 
@@ -59,6 +60,11 @@ def rerank(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A folder for report.html and best-N.tsv.")
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    workers: Workers = None,
+    threads_per_worker: Threads = None,
+    gpus_per_worker: Gpus = None,
     config: ConfigFile = None,
     settings: Settings = None,
     json: JsonFile = None,
@@ -108,6 +114,7 @@ def rerank(
     if given and not names:
         raise ConfigError(f"--{next(iter(given))} goes with a scorer named on the command line; write it into the file")
     chosen = load_config(RerankConfig, config, settings=settings or (), overrides=flags)
+    where = engine_config(engine, address, workers, threads_per_worker, gpus_per_worker)
 
     from energylm.pipelines.rerank import best_lines, check_inputs
     from energylm.pipelines.rerank import rerank as rerank_files
@@ -119,7 +126,7 @@ def rerank(
     from energylm.files import write_text
     from energylm.progress import say
 
-    run = rerank_files(chosen, output=output)
+    run = rerank_files(chosen, output=output, engine=where)
     lines = "".join(best_lines(of_set) for of_set in run.chosen)
     if best is not None and best != "-":
         write_text(best, lines)

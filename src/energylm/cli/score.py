@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from energylm.cli.engine_options import Address, Engine, Gpus, Keep, Threads, Workers, engine_config
 from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
 
 METHOD_HELP = "log-likelihood or pseudo-log-likelihood; by default what the model has."
@@ -43,6 +44,12 @@ def score(
     casing: Casing = None,
     eos: Eos = False,
     refuse_long: RefuseLong = False,
+    keep: Keep = None,
+    engine: Engine = None,
+    address: Address = None,
+    workers: Workers = None,
+    threads_per_worker: Threads = None,
+    gpus_per_worker: Gpus = None,
     config: ConfigFile = None,
     settings: Settings = None,
     json: JsonFile = None,
@@ -81,6 +88,7 @@ def score(
         "long_texts": "refuse" if refuse_long else None,
     }
     chosen = load_config(ScoreConfig, config, settings=settings or (), overrides=flags)
+    where = engine_config(engine, address, workers, threads_per_worker, gpus_per_worker)
 
     from energylm.pipelines.score import check_inputs
     from energylm.pipelines.score import score as score_file
@@ -94,6 +102,8 @@ def score(
         on_score=lambda one: typer.echo(
             json_module.dumps(one.to_json(per=chosen.per, normalise=chosen.normalise), ensure_ascii=False)
         ),
+        engine=where,
+        keep=keep,
     )
     say(run.summary())
     write_result(json, run)

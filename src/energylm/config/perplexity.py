@@ -28,6 +28,9 @@ class PerplexityConfig(Config):
     position_samples: int = Field(1000, ge=2, description="Samples a context and position; the paper draws 20,000.")
     by_samples: bool = Field(False, description="Also the interval from fewer samples (fig. 2, left).")
     seed: int = Field(0, ge=0, description="Of the windows and the samples.")
+    block_contexts: int = Field(
+        8, ge=1, description="Windows of one block: what a worker takes at a time, and a killed run does again at most."
+    )
 
     @model_validator(mode="after")
     def _check_span(self) -> Self:

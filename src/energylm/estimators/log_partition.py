@@ -17,9 +17,11 @@ Relations  `sampler_certificate` needs no large n, but speaks of the sampler ins
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from energylm.errors import ConfigError
@@ -30,6 +32,7 @@ from energylm.numerics.importance import (
     normalized_log_weights,
 )
 
+COLUMNS = ("lower", "upper", "standard_error", "ess", "largest_share")
 TRUSTED_ESS = 20.0  # below this a handful of draws decide the estimate, and the next draw may move it
 
 
@@ -57,8 +60,13 @@ class LogPartition:
         )
 
     def to_json(self) -> dict[str, Any]:
-        names = ("lower", "upper", "standard_error", "ess", "largest_share")
-        return {"n": self.n, "unit": "nats"} | {name: getattr(self, name).tolist() for name in names}
+        return {"n": self.n, "unit": "nats"} | {name: getattr(self, name).tolist() for name in COLUMNS}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "LogPartition":
+        """What `to_json` wrote, to the last digit."""
+        columns = {name: torch.tensor(record[name], dtype=torch.float64) for name in COLUMNS}
+        return cls(**columns, n=record["n"])
 
 
 def log_partition(log_weight_BN: Tensor) -> LogPartition:

@@ -9,6 +9,8 @@ difference crosses them: the lowest numerator with the highest denominator, and 
 over the vocabulary is exact (`last_step_log_prob`), which checks the estimators.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from energylm.estimators.log_partition import LogPartition
 
 
 def stepwise_log_probs(
-    lm_log_prob_BT: Tensor, log_weight_B: Tensor, futures: list[LogPartition]
+    lm_log_prob_BT: Tensor, log_weight_B: Tensor, futures: Sequence[LogPartition]
 ) -> tuple[Tensor, Tensor]:
     """Lower and upper (B, T) log-probabilities. `futures[t]` estimates log A_t given x_<t; log_weight is −E(x)."""
     exact_B = log_weight_B.double()

@@ -4,7 +4,6 @@ The text is worked off in parts of `part_bytes`. A finished part is recorded, so
 one and ends in the same bytes. All is made in a hidden folder beside the output, which appears at the end, whole.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from energylm.config.corpus import CorpusConfig
 from energylm.data.corpus import Corpus
 from energylm.data.cutting import cut_exactly
 from energylm.data.document import Document, Source
-from energylm.data.draft import DRAFT_FILE, Draft, read_draft, resume_draft
+from energylm.data.draft import DRAFT_FILE, Draft, finished_draft, read_draft, resume_draft
 from energylm.data.encoding import Encoder, PartReader, is_empty, split_of_document
 from energylm.data.manifest import (
     FORMAT_VERSION,
@@ -35,7 +34,7 @@ from energylm.data.sources import open_sources
 from energylm.data.splits import SPLITS, Split, split_of
 from energylm.data.tokenizer import end_token_id, load_tokenizer, plain_encoder, tokenizer_sha256, train_tokenizer
 from energylm.errors import DataError, DiskFull, EnergyLMError
-from energylm.files import atomic_folder, disk_full_is_said, folder_lock, sha256_of_json, write_json
+from energylm.files import atomic_folder, disk_full_is_said, folder_lock, sha256_of_json, take_place_of, write_json
 from energylm.progress import progress, say
 
 if TYPE_CHECKING:
@@ -85,12 +84,12 @@ def build_corpus(config: CorpusConfig, *, output: Path, overwrite: bool = False)
         keep = False
         try:
             manifest = _build(config, sources, plan, workplace / "corpus")
-            _put_in_place(workplace / "corpus", output)
+            take_place_of(output, workplace / "corpus")  # a corpus that stood there goes with the workplace
             return manifest
         except BaseException as error:
             # Finished parts are worth keeping for the next run, unless the inputs must change first.
             draft = read_draft(workplace / "corpus")
-            keep = draft is not None and draft.parts > 0
+            keep = (workplace / "corpus" / MANIFEST_FILE).exists() or (draft is not None and draft.parts > 0)
             keep = keep and (isinstance(error, DiskFull) or not isinstance(error, EnergyLMError))
             raise
         finally:
@@ -127,6 +126,8 @@ def _state(output: Path, identity: str) -> State:
 
 
 def _build(config: CorpusConfig, sources: Sequence[Source], plan: CorpusPlan, folder: Path) -> Manifest:
+    if (finished := finished_draft(folder, identity=plan.identity)) is not None:
+        return finished
     draft = resume_draft(folder, identity=plan.identity)
     split_of_text = partial(
         split_of, valid_fraction=config.valid_fraction, test_fraction=config.test_fraction, seed=config.split_seed
@@ -211,13 +212,6 @@ def _training_texts(
             f"{_names(sources)} holds no text for the train split, so there is nothing to train a tokenizer on; "
             "give more documents (--format blocks or lines cuts a file into many), smaller fractions, or --tokenizer"
         )
-
-
-def _put_in_place(finished: Path, output: Path) -> None:
-    """The finished folder takes the output's place; a corpus that stood there goes with the workplace."""
-    if (output / MANIFEST_FILE).exists():
-        os.replace(output, finished.with_name("replaced"))
-    os.replace(finished, output)
 
 
 def _workplace(output: Path) -> Path:

@@ -7,6 +7,7 @@ missing and an interrupted one continues:
     report.html, results.json, results.md and plots
 """
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from energylm.evaluation.joint_report import joint_sections
 from energylm.evaluation.plots import loss_plot
 from energylm.evaluation.report import Numbers, Plot, Sample, Samples, Section, Text, write_report
 from energylm.evaluation.tables import Table
+from energylm.files import read_json, write_json
 from energylm.pipelines.build_corpus import build_corpus
 from energylm.pipelines.get_model import get_model
 from energylm.pipelines.joint_model import load_joint
@@ -41,9 +43,10 @@ from energylm.pipelines.negatives import make_negatives
 from energylm.pipelines.perplexity import PerplexityRun, run_perplexity
 from energylm.pipelines.train_energy import EnergyRun, train_energy
 from energylm.pipelines.train_lm import LMRun, train_lm
-from energylm.progress import say
+from energylm.progress import format_seconds, say
 from energylm.training.journal import read_journal
 
+STEPS_FILE = "steps.json"  # seconds of each step when it was made
 VALIDATIONS = 5  # points of a validation curve
 SMALL_ENCODER = "bit-tiny"
 TOP_K = Truncation(top_k=10)  # of the papers
@@ -75,18 +78,27 @@ class Demo:
 def run_demo(config: DemoConfig, *, output: Path) -> Demo:
     """Make the demo in the folder `output`, or finish it."""
     corpus_folder, negatives_folder = output / "corpus", output / "negatives"
+    clock = _Clock(output / STEPS_FILE)
     say("1/5 corpus")
     build_corpus(CorpusConfig(sources=(config.source,), vocabulary_size=config.vocabulary_size), output=corpus_folder)
+    clock.stop("corpus")
     say(f"2/5 language model: {config.preset}, {config.steps} steps")
     run = train_lm(train_config(config, corpus_folder=corpus_folder), output=output / "lm")
+    clock.stop("language model")
     say(f"3/5 negatives: {config.energy.contexts:,} contexts, {config.energy.k} continuations each")
     make_negatives(negatives_config(config, corpus_folder, run.model), output=negatives_folder)
+    clock.stop("negatives")
     energy_settings = energy_config(config, corpus_folder, negatives_folder)
+    clock.stop("encoder")
     say(f"4/5 energy: from {energy_settings.init}, reads {energy_settings.reads}, {config.energy.steps} steps")
     energy = train_energy(energy_settings, output=output / "energy")
+    clock.stop("energy")
     say("5/5 perplexity interval, samples, report")
     measured = run_perplexity(perplexity_config(config, corpus_folder, run.model, energy.model))
+    clock.stop("perplexity")
     joint = load_joint(str(run.model), str(energy.model))
+    samples = draw_samples(joint, config)
+    clock.stop("samples")
     sections: list[Section] = [
         Text("What this is", INTRODUCTION),
         Numbers("Corpus", corpus_table(Corpus.open(corpus_folder))),
@@ -94,10 +106,31 @@ def run_demo(config: DemoConfig, *, output: Path) -> Demo:
         loss_section("Loss of the energy", energy.folder / "journal.jsonl"),
         Numbers("The energy on contexts it has not seen", energy_table(energy)),
         *joint_sections(measured.table, measured.joint, measured.by_samples, None),
-        Samples("Samples", draw_samples(joint, config)),
+        Samples("Samples", samples),
+        Numbers("Steps", clock.table()),
     ]
     report = write_report(output, title="energylm demo", sections=sections)
     return Demo(report, corpus_folder, run, energy, measured)
+
+
+class _Clock:
+    """How long each step took when it was made; kept in a file, so that a second run tells the same."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._began = file, time.monotonic()
+        self._seconds: dict[str, float] = read_json(file) if file.exists() else {}
+
+    def stop(self, step: str) -> None:
+        now = time.monotonic()
+        if step not in self._seconds:
+            self._seconds[step] = now - self._began
+            write_json(self._file, self._seconds)
+        self._began = now
+
+    def table(self) -> Table:
+        total = format_seconds(sum(self._seconds.values()))
+        rows = sorted(self._seconds.items())
+        return Table(["step", "seconds when made"], rows, convention=f"all steps together took {total}")
 
 
 def train_config(config: DemoConfig, *, corpus_folder: Path) -> TrainLMConfig:

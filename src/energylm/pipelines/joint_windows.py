@@ -25,7 +25,7 @@ class JointWindows:
         """The same windows that `energylm perplexity` measures with this seed."""
         lm = LanguageModel.from_pretrained(config.language_model)
         shared = {name: getattr(config, name) for name in ("language_model", "source", "split", "length", "prefix")}
-        windows = load_windows(PerplexityConfig(**shared, contexts=config.contexts, seed=config.seed), lm)
+        windows = load_windows(PerplexityConfig(**shared, contexts=config.contexts, seed=config.seed), lm.tokenizer)
         return cls(config, lm, ResidualModel(lm, EnergyModel.from_pretrained(config.energy)), windows)
 
     @property

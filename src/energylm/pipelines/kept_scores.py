@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from energylm.bundles.known_models import locate
-from energylm.bundles.model_folder import MANIFEST
 from energylm.bundles.reranker import Scored
-from energylm.bundles.weights_identity import weights_sha256
+from energylm.bundles.weights_identity import model_identity
 from energylm.config.rerank import NamedScorer
 from energylm.data.formats.nbest import NBest
 from energylm.errors import DataError
-from energylm.files import read_json, sha256_of_file, sha256_of_json, write_json
+from energylm.files import read_json, sha256_of_json, write_json
 from energylm.progress import say
 
 FOLDER, FORMAT_VERSION = "scores", 1
@@ -35,26 +33,24 @@ class KeptScores(Scored):
         path = output / FOLDER / f"{_key(scorer, lists)}.json"
         if not path.is_file():
             return cls(path=path)
-        found = read_json(path)
-        if len(found["scores"]) > len(lists):
-            raise DataError(f"{path} has scores of {len(found['scores']):,} lists, not {len(lists):,}; delete it")
+        try:
+            found = read_json(path)
+            whole = found.get("sha256") in (None, sha256_of_json(found["scores"]))  # none: kept by an older energylm
+        except DataError:
+            whole = False
+        if not whole or len(found["scores"]) > len(lists):
+            say(f"energylm: {path} is damaged: its {len(lists):,} lists are scored again")
+            return cls(path=path)
         say(f"energylm: {len(found['scores']):,} of {len(lists):,} lists were scored before ({path})")
         return cls(scores=found["scores"], seconds=found["seconds"], path=path)
 
     def add(self, scores: Sequence[Sequence[float]], *, seconds: float) -> None:
         super().add(scores, seconds=seconds)
-        write_json(self.path, {"scores": self.scores, "seconds": self.seconds})
+        kept = {"scores": self.scores, "seconds": self.seconds, "sha256": sha256_of_json(self.scores)}
+        write_json(self.path, kept)
 
 
 def _key(scorer: NamedScorer, lists: Sequence[NBest]) -> str:
     texts = [[hypothesis.text for hypothesis in one.hypotheses] for one in lists]
     settings = scorer.model_dump(mode="json", exclude={"model"})
-    return sha256_of_json([FORMAT_VERSION, _model_identity(scorer.model), settings, texts])[:20]
-
-
-def _model_identity(model: str) -> str:
-    """Of a folder made here its manifest, which names the weights and how texts are read; else the weights alone."""
-    location = locate(model)
-    if isinstance(location, Path) and (location / MANIFEST).is_file():
-        return sha256_of_file(location / MANIFEST)
-    return weights_sha256(model)
+    return sha256_of_json([FORMAT_VERSION, model_identity(scorer.model), settings, texts])[:20]

@@ -25,7 +25,7 @@ from energylm.bundles.masked_language_model import MaskedLanguageModel
 from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.mcmc import DEGENERATE_GIBBS, MASK_PREDICT, RAW, MCMCConfig
 from energylm.energies.masked_lm import MaskedLMEnergy
-from energylm.errors import CheckpointError, ConfigError
+from energylm.errors import ConfigError
 from energylm.estimators.mixing import Diagnosis, Trace, diagnose
 from energylm.evaluation.chains_curves import ChainCurves, chain_curves, mean_bleu
 from energylm.evaluation.chains_report import chains_sections
@@ -35,6 +35,7 @@ from energylm.pipelines.mcmc_chains import Group, History, TextSample
 from energylm.pipelines.mcmc_start import Inputs, Start, open_model, prepare
 from energylm.progress import progress
 from energylm.samplers.mask_predict import MaskPredict, best_of_length_beam
+from energylm.training.checkpoint import refuse_another_run
 
 REQUEST, SAMPLES = "mcmc.json", "samples.jsonl"
 PROPOSAL_LOGITS = 1 << 25  # of one step of a group at most: 128 MB of float32
@@ -187,11 +188,7 @@ def _trace(config: MCMCConfig, inputs: Inputs, model: MaskedLanguageModel, histo
 def _check_request(config: MCMCConfig, folder: Path) -> None:
     request = config.model_dump(mode="json", exclude={"model", "keep"}) | {"weights": weights_sha256(config.model)}
     if (folder / REQUEST).is_file():
-        if read_json(folder / REQUEST) != request:
-            raise CheckpointError(
-                f"{folder} holds chains of another request or model; give the same settings to continue them, or "
-                "another folder"
-            )
+        refuse_another_run(read_json(folder / REQUEST), request, folder=folder)
         return
     if any(path.name != ".lock" for path in folder.iterdir()):
         raise ConfigError(f"{folder} holds other files; give a new folder")

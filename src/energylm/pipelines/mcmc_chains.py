@@ -1,12 +1,14 @@
 """A group of texts whose chains travel in one batch: first states, epochs, what is kept of them, and resuming."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -16,7 +18,7 @@ from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.errors import ConfigError
 from energylm.files import atomic_file
 from energylm.pipelines.mcmc_start import Inputs, Start
-from energylm.progress import Progress
+from energylm.progress import Progress, say
 from energylm.randomness import derive_seed, row_keys
 from energylm.samplers.chain_choices import ChainChoices
 from energylm.samplers.chains import ChainState
@@ -195,8 +197,8 @@ class Group:
         return values.to(self.device).repeat_interleave(self.chains, dim=0)
 
     def _found(self) -> History:
-        if self.file is not None and self.file.is_file():
-            return History(**load_file(self.file))
+        if self.file is not None and (kept := _read_history(self.file)) is not None:
+            return kept
         rows, longest = self.free_RT.shape
         return History(
             tokens_NRT=torch.zeros(0, rows, longest, dtype=torch.int64),
@@ -207,5 +209,31 @@ class Group:
 
     def _save(self, history: History) -> None:
         if self.file is not None:
+            tensors = {name: tensor.contiguous() for name, tensor in vars(history).items()}
             with atomic_file(self.file) as temporary:
-                save_file({name: tensor.contiguous() for name, tensor in vars(history).items()}, temporary)
+                save_file(tensors, temporary, metadata={"sha256": _sha256(tensors)})
+
+
+def _read_history(file: Path) -> History | None:
+    """What an earlier run kept; None if there is nothing, or if it is damaged, which is said."""
+    if not file.is_file():
+        return None
+    try:
+        with safe_open(file, framework="pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}
+            recorded = (opened.metadata() or {}).get("sha256")
+        if recorded == _sha256(tensors):
+            return History(**tensors)
+    except (SafetensorError, OSError):
+        pass
+    say(f"{file} is damaged: its chains are run again from the start")
+    return None
+
+
+def _sha256(tensors: Mapping[str, Tensor]) -> str:
+    """Of names, shapes and values: a flipped byte would load in silence."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()

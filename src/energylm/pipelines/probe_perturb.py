@@ -49,7 +49,7 @@ def run_perturb(config: PerturbConfig, *, output: Path | None = None) -> Perturb
     """Measure; with `output` also write a report there."""
     plan_perturb(config)
     lm, loaded = LanguageModel.from_pretrained(config.language_model), load_energy(config.energy)
-    energy, windows = bind(loaded, lm), load_windows(_windows(config), lm)
+    energy, windows = bind(loaded, lm), load_windows(_windows(config), lm.tokenizer)
     tokens_BT = torch.tensor(windows)
     replacing = _replacing_tokens(config, lm, tokens_BT)
     shown = {name: lm.decode([token]).strip() for name, token in replacing.items()}

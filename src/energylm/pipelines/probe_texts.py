@@ -45,7 +45,7 @@ def load_texts(config: AttackConfig, energy: EnergyModel, lm: LanguageModel) -> 
     if config.negatives is not None:
         return _of_negatives(config, energy)
     if Path(config.source).is_dir():
-        return _own(energy, lm, load_windows(_windows(config), lm))
+        return _own(energy, lm, load_windows(_windows(config), lm.tokenizer))
     texts = list(islice(read_texts(Path(config.source), field=config.field), config.texts))
     if not texts:
         raise DataError(f"{config.source} holds no text; give a file with one text a line")

@@ -4,15 +4,29 @@ Every file is scored once, however often it is named. With `output` the scores a
 is written, and the chosen hypotheses of each set as `best-1.tsv`, `best-2.tsv` …
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from energylm.bundles.reranker import Reranked, Reranker, Scored, check_references, hypothesis_statistics
+from energylm.bundles.known_models import absolute_place
+from energylm.bundles.reranker import (
+    ListBlock,
+    NamedScores,
+    Reranked,
+    Reranker,
+    Scored,
+    check_references,
+    hypothesis_statistics,
+    list_blocks,
+    score_block,
+)
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_kind import check_method, kind_of
-from energylm.config.rerank import RerankConfig, RerankSet
+from energylm.config.engine import HERE, EngineConfig
+from energylm.config.rerank import NamedScorer, RerankConfig, RerankSet
 from energylm.data.formats.nbest import NBest
 from energylm.data.nbest import read_lists, sample_lists
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
@@ -21,9 +35,10 @@ from energylm.evaluation.report import write_report
 from energylm.evaluation.rerank_outcome import SetOutcome, set_outcome
 from energylm.evaluation.rerank_report import rerank_sections, rerank_table
 from energylm.evaluation.tables import Table
-from energylm.files import write_text
+from energylm.files import folder_lock, write_text
+from energylm.pipelines.block_engine import Engine, open_engine
 from energylm.pipelines.kept_scores import KeptScores
-from energylm.progress import say
+from energylm.progress import Progress, progress, say
 
 
 @dataclass(frozen=True)
@@ -71,23 +86,30 @@ class _File:
     statistics_UHM: Floats | None  # None where no list has a reference
 
 
-def rerank(config: RerankConfig, *, output: Path | None = None) -> RerankRun:
+def rerank(config: RerankConfig, *, output: Path | None = None, engine: EngineConfig = HERE) -> RerankRun:
     """Rerank every set of `config`; measured where its lists have references."""
+    with nullcontext() if output is None else folder_lock(output), open_engine(engine) as opened:
+        return _rerank(config, output, opened)
+
+
+def _rerank(config: RerankConfig, output: Path | None, engine: Engine) -> RerankRun:
     files = read_files(config)
     _hint_at_casing(config, files)
-    scorers = [Scorer.from_pretrained(one.model, config=one) for one in config.scorers]
-    reranker = Reranker(scorers, weight=config.weights or 0.0, length_normalisation=config.length_normalisation)
     metric = metric_called(config.metric)
     statistics = {
         place: hypothesis_statistics(lists, metric) if _is_judged(lists, place, config) else None
         for place, lists in files.items()
     }
     scored = {place: _scored(config, lists, output) for place, lists in files.items()}
-    known = {}
-    for place, lists in files.items():
-        what = f"scoring {Path(place.lists).name}"
-        scores = reranker.score_lists(lists, what=what, scored=scored[place])
-        known[place] = _File(lists, scores, statistics[place])
+    scorers = [
+        _score(one, {place: (lists, scored[place][number]) for place, lists in files.items()}, engine)
+        for number, one in enumerate(config.scorers)
+    ]
+    reranker = Reranker(scorers, weight=config.weights or 0.0, length_normalisation=config.length_normalisation)
+    known = {
+        place: _File(lists, reranker.score_lists(lists, scored=scored[place]), statistics[place])
+        for place, lists in files.items()
+    }
     found = [_rerank_set(reranker, one, known, metric, config) for one in config.sets]
     run = RerankRun(
         outcomes=tuple(outcome for outcome, _ in found if outcome is not None),
@@ -133,6 +155,34 @@ def best_lines(chosen: Sequence[Reranked]) -> str:
 def _scored(config: RerankConfig, lists: list[NBest], output: Path | None) -> list[Scored]:
     """For each scorer what is known of `lists` from an earlier run into `output`."""
     return [Scored() if output is None else KeptScores.open(output, one, lists) for one in config.scorers]
+
+
+class ListScorer:
+    """What a scorer says of blocks of lists, as `Scored`."""
+
+    def __init__(self, place: str, config: NamedScorer) -> None:
+        self._scorer = Scorer.from_pretrained(place, config=config)
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"name": self._scorer.name, "convention": self._scorer.convention}
+
+    def __call__(self, block: ListBlock, *, progress: Progress) -> Scored:
+        found = score_block(self._scorer, block)
+        progress.advance(len(block.names))
+        return found
+
+
+def _score(scorer: NamedScorer, files: Mapping[RerankSet, tuple[list[NBest], Scored]], engine: Engine) -> NamedScores:
+    """Fill in what one scorer has not said yet of each file's lists."""
+    model = absolute_place(scorer.model)
+    with engine.pool(partial(ListScorer, model, scorer), models=[model]) as pool:
+        facts = pool.facts()
+        for place, (lists, scored) in files.items():
+            what = f"scoring {Path(place.lists).name} with {facts['name']}"
+            with progress(what, total=len(lists) - len(scored.scores), unit="list") as bar:
+                for found in pool.run(list_blocks(lists, scored), progress=bar):
+                    scored.add(found.scores, seconds=found.seconds)
+    return NamedScores(**facts)
 
 
 def _places(one: RerankSet) -> list[RerankSet]:

@@ -1,24 +1,35 @@
 """Score the texts of a file with any model that has a score for them: `energylm score`.
 
+Texts go through in blocks, on any engine, and are read only as fast as they are scored. With `keep` finished blocks
+are kept there, so that a killed run goes on where it stopped.
+
 Relations  `score_lm` is about perplexity of causal models, with windows of long files and prefixes that are given; both
            read texts the same way.
 """
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from energylm.bundles.known_models import absolute_place
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_kind import check_method, kind_of
 from energylm.bundles.scorer_text import TextScore
-from energylm.config.score import ScoreConfig
+from energylm.bundles.weights_identity import model_identity
+from energylm.config.engine import HERE, EngineConfig
+from energylm.config.score import ScoreConfig, ScorerConfig
 from energylm.errors import DataError
+from energylm.files import folder_lock
+from energylm.pipelines.block_engine import open_engine
+from energylm.pipelines.kept_blocks import BlockForm, KeptBlocks
 from energylm.pipelines.score_lm import existing, numbered_texts
-from energylm.progress import progress
+from energylm.progress import Progress, progress
 
 TEXTS_AT_ONCE = 256  # sorted by length and scored together; results appear while the rest is still being read
 
@@ -28,7 +39,7 @@ class ScoreRun:
     config: ScoreConfig
     scores: list[TextScore]
     convention: str
-    seconds: float
+    seconds: float  # of scoring, those of all workers together, whenever that was
 
     @property
     def tokens(self) -> int:
@@ -59,25 +70,70 @@ class ScoreRun:
         }
 
 
-def score(config: ScoreConfig, *, on_score: Callable[[TextScore], None] = lambda one: None) -> ScoreRun:
+@dataclass(frozen=True)
+class TextBlock:
+    texts: list[str]
+    names: list[str]  # what messages call them
+
+
+@dataclass(frozen=True)
+class ScoredBlock:
+    scores: list[TextScore]
+    seconds: float
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "ScoredBlock":
+        return cls([TextScore.from_json(score) for score in record["scores"]], record["seconds"])
+
+
+class ScoreWorker:
+    def __init__(self, place: str, config: ScorerConfig) -> None:
+        self._scorer = Scorer.from_pretrained(place, config=config)
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"name": self._scorer.name, "convention": self._scorer.convention}
+
+    def __call__(self, block: TextBlock, *, progress: Progress) -> ScoredBlock:
+        start = time.perf_counter()
+        scores = self._scorer.token_scores(block.texts, names=block.names)
+        progress.advance(len(scores))
+        return ScoredBlock(scores, time.perf_counter() - start)
+
+
+def score(
+    config: ScoreConfig,
+    *,
+    on_score: Callable[[TextScore], None] = lambda one: None,
+    engine: EngineConfig = HERE,
+    keep: Path | None = None,
+) -> ScoreRun:
     """Score every text; `on_score` sees each as soon as it is known, in the order of the file."""
-    file = _file(config)
-    scorer = Scorer.from_pretrained(config.model, config=config)
-    texts, scores, seconds = numbered_texts(file, field=config.field), [], 0.0
-    with progress("scoring", unit="text") as bar:
-        while group := list(islice(texts, TEXTS_AT_ONCE)):
-            start = time.perf_counter()
-            found = scorer.token_scores(
-                [text for _, text in group], names=[f"{config.source} line {number}" for number, _ in group]
-            )
-            seconds += time.perf_counter() - start
-            for one in found:
+    file, place = _file(config), absolute_place(config.model)
+    how = config.model_dump(mode="json", include=set(ScorerConfig.model_fields))
+    form = BlockForm(asdict, asdict, ScoredBlock.from_json, size=lambda block: len(block.texts))
+    kept = KeptBlocks(keep, {"task": "score", "how": how, "model": keep and model_identity(place)}, form)
+    scores, seconds = [], 0.0
+    with (
+        nullcontext() if keep is None else folder_lock(keep),
+        open_engine(engine) as opened,
+        opened.pool(partial(ScoreWorker, place, config), models=[place]) as pool,
+        progress("scoring", unit="text") as bar,
+    ):
+        convention = pool.facts()["convention"]
+        for found in kept.run(pool, _blocks(file, config), progress=bar):
+            seconds += found.seconds
+            for one in found.scores:
                 scores.append(one)
                 on_score(one)
-            bar.advance(len(group))
     if not scores:
         raise DataError(f"{config.source} holds no text; give a file with one text a line")
-    return ScoreRun(config, scores, scorer.convention, seconds)
+    return ScoreRun(config, scores, convention, seconds)
+
+
+def _blocks(file: Path, config: ScoreConfig) -> Iterator[TextBlock]:
+    texts = numbered_texts(file, field=config.field)
+    while group := list(islice(texts, TEXTS_AT_ONCE)):
+        yield TextBlock([text for _, text in group], [f"{config.source} line {number}" for number, _ in group])
 
 
 def check_inputs(config: ScoreConfig) -> str:

@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.train_lm import TrainLMConfig
 from energylm.data.corpus import Corpus
 from energylm.data.tokenizer import tokenizer_sha256
@@ -176,8 +177,8 @@ def _fingerprint(config: TrainLMConfig, corpus: Corpus) -> dict[str, Any]:
         "corpus": corpus.manifest.identity,
         "window": config.window,
         "validation_windows": config.validation_windows,
-        **({"pretrained": config.pretrained} if config.pretrained else network),
-        **({"kind": config.kind, "base": config.base} if config.base else {}),
+        **({"pretrained": weights_sha256(config.pretrained)} if config.pretrained else network),
+        **({"kind": config.kind, "base": weights_sha256(config.base)} if config.base else {}),
     }
 
 

@@ -5,8 +5,8 @@
 `permutation`  a shuffle of 0 … n−1 that is computed, not stored
 """
 
-from energylm.randomness.counter import row_keys, row_uniforms
+from energylm.randomness.counter import row_keys, row_uniforms, seed_tensor
 from energylm.randomness.permutation import epoch_order, shuffled
 from energylm.randomness.streams import derive_seed, generator
 
-__all__ = ["derive_seed", "epoch_order", "generator", "row_keys", "row_uniforms", "shuffled"]
+__all__ = ["derive_seed", "epoch_order", "generator", "row_keys", "row_uniforms", "seed_tensor", "shuffled"]

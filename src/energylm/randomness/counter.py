@@ -6,6 +6,8 @@
 a state a row; a shared generator would tie a row's numbers to its batch. Here a row keeps its numbers in any batch.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -13,10 +15,17 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _GROUP, _MEMBER, _STEP = 0xD1342543DE82EF95, 0xAF251AF3B0F025B5, 0xA24BAED4963EE407
 
 
-def row_keys(seed: int, group_R: Tensor, member_R: Tensor) -> Tensor:
-    """(R,) int64 keys of rows named by (group, member), e.g. (context, copy), however many there are."""
-    start = _mix(_times(group_R.long(), _GROUP) + _signed(int(seed) * _GOLDEN))
+def row_keys(seed: int | Tensor, group_R: Tensor, member_R: Tensor) -> Tensor:
+    """(R,) int64 keys of rows named by (group, member), e.g. (context, copy), however many there are; one seed for all
+    or (R,) seeds."""
+    offset = _times(seed, _GOLDEN) if isinstance(seed, Tensor) else _signed(int(seed) * _GOLDEN)
+    start = _mix(_times(group_R.long(), _GROUP) + offset)
     return _mix(start + _times(member_R.long(), _MEMBER))
+
+
+def seed_tensor(seeds: Sequence[int]) -> Tensor:
+    """(B,) int64 for `row_keys`: the lowest 64 bits of each seed, which are all that it reads."""
+    return torch.tensor([_signed(int(seed)) for seed in seeds], dtype=torch.int64)
 
 
 def row_uniforms(keys_R: Tensor, *, step: int | Tensor) -> Tensor:

@@ -5,7 +5,8 @@
 q is the model P itself or its truncation (`config.sampling.Truncation`); keeping both sums lets importance weights stay
 right under top-k, top-p and temperature. Contexts are read once and shared by their continuations
 (`contracts.Decoder`); rows go through in micro-batches chosen from a memory budget. The random numbers of a row depend
-on the seed, its context's index and its copy's index only, so neither micro-batches nor a larger n change a draw.
+on the seed, its context's index and its copy's index only, so neither micro-batches nor a larger n change a draw. Seed,
+limit and truncation may be one for all contexts or one for each: jobs of several people can travel together.
 
 Relations  `models.decoders` supplies decoders; `bundles.LanguageModel.sample` is the same for text.
 """
@@ -13,6 +14,7 @@ Relations  `models.decoders` supplies decoders; `bundles.LanguageModel.sample` i
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,13 +24,15 @@ from energylm.contracts import Decoder
 from energylm.numerics.categorical import draw_categorical, log_sum_exp
 from energylm.numerics.truncation import candidates
 from energylm.progress import Progress
-from energylm.randomness import row_keys, row_uniforms
+from energylm.randomness import row_keys, row_uniforms, seed_tensor
 
 MEMORY_BUDGET_BYTES = 1 << 30
 # Micro-batches whose logits stay near this size remain in cache and below the size at which the allocator starts to
 # return memory to the operating system after every step; fewer than MIN_ROWS rows would leave matrix products starved.
 LOGITS_BYTES = 16 << 20
 MIN_ROWS = 256
+
+Value = TypeVar("Value", int, Truncation)
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,10 @@ def sample_continuations(
     contexts: Sequence[Sequence[int]],
     *,
     n: int,
-    max_new_tokens: int,
-    truncation: Truncation = Truncation(),  # noqa: B008  (frozen)
+    max_new_tokens: int | Sequence[int],
+    truncation: Truncation | Sequence[Truncation] = Truncation(),  # noqa: B008  (frozen)
     eos_token_id: int | None = None,
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
     first_context: int = 0,
     context_indices: Sequence[int] | None = None,
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
@@ -69,7 +73,7 @@ def sample_continuations(
     `eos_token_id=None` draws exactly max_new_tokens tokens."""
     shape = (len(contexts), n)
     result = Continuations(
-        tokens=torch.zeros(*shape, max_new_tokens, dtype=torch.int64),
+        tokens=torch.zeros(*shape, max(_for_each(max_new_tokens, 1)), dtype=torch.int64),
         lengths=torch.zeros(shape, dtype=torch.int64),
         log_prob=torch.zeros(shape, dtype=torch.float64),
         proposal_log_prob=torch.zeros(shape, dtype=torch.float64),
@@ -100,10 +104,10 @@ def stream_continuations(
     contexts: Sequence[Sequence[int]],
     *,
     n: int,
-    max_new_tokens: int,
-    truncation: Truncation,
+    max_new_tokens: int | Sequence[int],
+    truncation: Truncation | Sequence[Truncation],
     eos_token_id: int | None,
-    seed: int,
+    seed: int | Sequence[int],
     first_context: int = 0,
     context_indices: Sequence[int] | None = None,
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
@@ -111,29 +115,33 @@ def stream_continuations(
 ) -> Iterator[Piece]:
     """The same in finished micro-batches, so that a caller who reduces them needs no room for all. Contexts of similar
     length travel together, hence pieces come in no particular order."""
-    if n < 1 or max_new_tokens < 1:
+    limits = _for_each(max_new_tokens, len(contexts))
+    if n < 1 or min(limits, default=1) < 1:
         raise ValueError(f"n and max_new_tokens must be at least 1, came {n} and {max_new_tokens}")
-    longest = max((len(context) for context in contexts), default=0)
+    longest, width = max((len(context) for context in contexts), default=0), max(limits, default=1)
     rows = micro_batch_rows(
-        decoder, context_tokens=longest, max_new_tokens=max_new_tokens, memory_budget_bytes=memory_budget_bytes
+        decoder, context_tokens=longest, max_new_tokens=width, memory_budget_bytes=memory_budget_bytes
     )
     index_B = first_context + torch.arange(len(contexts)) if context_indices is None else torch.tensor(context_indices)
+    limit_B, seed_B = torch.tensor(limits), seed_tensor(_for_each(seed, len(contexts)))
+    truncations = _for_each(truncation, len(contexts))
     by_length = sorted(range(len(contexts)), key=lambda index: len(contexts[index]))
     together = max(1, rows // n)
     for start in range(0, len(by_length), together):
         chosen = by_length[start : start + together]
         prefix, first_logits_BV = decoder.prefill([contexts[index] for index in chosen])
         for copies in _even_ranges(n, at_most=max(1, rows // len(chosen))):
-            group_R = index_B[chosen].repeat_interleave(len(copies))
+            row_R = torch.tensor(chosen).repeat_interleave(len(copies))
             member_R = torch.arange(copies.start, copies.stop).repeat(len(chosen))
-            state = decoder.fork(prefix, copies=len(copies), max_new_tokens=max_new_tokens)
+            state = decoder.fork(prefix, copies=len(copies), max_new_tokens=max(limits[index] for index in chosen))
             drawn = _draw(
                 decoder,
                 state,
                 first_logits_BV.repeat_interleave(len(copies), dim=0),
-                keys_R=row_keys(seed, group_R, member_R).to(first_logits_BV.device),
-                max_new_tokens=max_new_tokens,
-                truncation=truncation,
+                keys_R=row_keys(seed_B[row_R], index_B[row_R], member_R).to(first_logits_BV.device),
+                limit_R=limit_B[row_R].to(first_logits_BV.device),
+                width=width,
+                truncations=[truncations[index] for index in chosen],
                 eos_token_id=eos_token_id,
                 progress=progress,
             )
@@ -152,6 +160,11 @@ def micro_batch_rows(decoder: Decoder, *, context_tokens: int, max_new_tokens: i
     return max(1, min(best, memory_budget_bytes // row_bytes))
 
 
+def _for_each(value: Value | Sequence[Value], count: int) -> list[Value]:
+    """One value for each context, whether one for all came or one for each."""
+    return list(value) if isinstance(value, Sequence) else [value] * count
+
+
 def _even_ranges(n: int, *, at_most: int) -> list[range]:
     """0 … n−1 in as few ranges as possible, of nearly equal size."""
     pieces = -(-n // at_most)
@@ -166,32 +179,61 @@ def _draw(
     logits_RV: Tensor,
     *,
     keys_R: Tensor,
-    max_new_tokens: int,
-    truncation: Truncation,
+    limit_R: Tensor,
+    width: int,
+    truncations: Sequence[Truncation],
     eos_token_id: int | None,
     progress: Progress | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    rows = logits_RV.shape[0]
-    tokens_RT = logits_RV.new_zeros((rows, max_new_tokens), dtype=torch.int64)
+    """Rows come context after context; `truncations` has one for each context."""
+    rows, steps = logits_RV.shape[0], int(limit_R.max())
+    proposals = _shared_proposals(truncations, copies=rows // len(truncations), device=logits_RV.device)
+    may_end_early = eos_token_id is not None or int(limit_R.min()) < steps
+    tokens_RT = logits_RV.new_zeros((rows, width), dtype=torch.int64)
     lengths_R = logits_RV.new_zeros(rows, dtype=torch.int64)
     log_prob_R = logits_RV.new_zeros(rows, dtype=torch.float64)
     proposal_log_prob_R = torch.zeros_like(log_prob_R)
     running_R = logits_RV.new_ones(rows, dtype=torch.bool)
-    for step in range(max_new_tokens):
-        token_R, model_R, proposal_R = draw_token(logits_RV, row_uniforms(keys_R, step=step), truncation)
+    for step in range(steps):
+        token_R, model_R, proposal_R = _draw_tokens(logits_RV, row_uniforms(keys_R, step=step), proposals)
         tokens_RT[:, step] = torch.where(running_R, token_R, 0)
         lengths_R += running_R
         log_prob_R += torch.where(running_R, model_R, 0.0)
         proposal_log_prob_R += torch.where(running_R, proposal_R, 0.0)
         if progress is not None:
             progress.advance(rows)
-        if eos_token_id is not None:
-            running_R &= token_R != eos_token_id
+        if may_end_early:
+            running_R &= step + 1 < limit_R
+            if eos_token_id is not None:
+                running_R &= token_R != eos_token_id
             if not running_R.any():
                 break
-        if step + 1 < max_new_tokens:
+        if step + 1 < steps:
             logits_RV = decoder.step(state, token_R)
     return tokens_RT, lengths_R, log_prob_R, proposal_log_prob_R
+
+
+def _shared_proposals(
+    truncations: Sequence[Truncation], *, copies: int, device: torch.device
+) -> list[tuple[Truncation, Tensor]]:
+    """Each different truncation with the rows that it is for."""
+    rows_BN = torch.arange(len(truncations) * copies, device=device).view(-1, copies)
+    return [
+        (one, rows_BN[[place for place, other in enumerate(truncations) if other == one]].flatten())
+        for one in dict.fromkeys(truncations)
+    ]
+
+
+def _draw_tokens(
+    logits_RV: Tensor, uniform_R: Tensor, proposals: Sequence[tuple[Truncation, Tensor]]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`draw_token` for rows with different truncations."""
+    if len(proposals) == 1:
+        return draw_token(logits_RV, uniform_R, proposals[0][0])
+    parts = [draw_token(logits_RV[rows], uniform_R[rows], truncation) for truncation, rows in proposals]
+    back_R = torch.cat([rows for _, rows in proposals]).argsort()
+    token_R, model_R, proposal_R = (torch.cat(column)[back_R] for column in zip(*parts, strict=True))
+    return token_R, model_R, proposal_R
 
 
 def draw_token(logits_RV: Tensor, uniform_R: Tensor, truncation: Truncation) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from energylm.errors import CheckpointError, DataError
 from energylm.files import atomic_folder, read_json, sha256_of_file, write_json
+from energylm.training.sharding import gathered, laid_out
 
 FOLDER, STEP, BEST = "checkpoints", "step", "best"
 _MODEL, _OPTIMIZER, _STATE, _MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"
@@ -46,6 +47,12 @@ def write_checkpoint(
         write_json(folder / _STATE, state)
         hashes = {file.name: sha256_of_file(file) for file in sorted(folder.iterdir())}
         write_json(folder / _MANIFEST, {"sha256": hashes})
+
+
+def take_part(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """What the other processes do while one writes the checkpoint of a sharded run: bring their parts of it."""
+    for tensor in (*_distinct(model).values(), *_optimizer_state(model, optimizer).values()):
+        gathered(tensor)
 
 
 def newest_checkpoint(run_folder: Path) -> Path | None:
@@ -106,17 +113,11 @@ def remove_leftovers(run_folder: Path) -> None:
 
 def distinct_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The model's state with each tied tensor once, under its first name (safetensors stores no aliases)."""
-    seen: set[int] = set()
-    result = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            result[name] = tensor.detach().contiguous()
-    return result
+    return {name: _whole(tensor) for name, tensor in _distinct(model).items()}
 
 
 def load_model(model: nn.Module, checkpoint: Checkpoint) -> None:
-    own = distinct_tensors(model)
+    own = _distinct(model)
     if differing := sorted(own.keys() ^ checkpoint.model.keys()):
         raise CheckpointError(
             f"{checkpoint.path} was written by another network: tensor {differing[0]!r} is in only one of the two; "
@@ -129,18 +130,37 @@ def load_model(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's state by parameter name: `exp_avg/transformer.wte.weight`, … (not by position in a group)."""
-    return {
-        f"{key}/{name}": tensor.detach().contiguous()
-        for name, parameter in model.named_parameters()
-        for key, tensor in optimizer.state.get(parameter, {}).items()
-    }
+    return {name: _whole(tensor) for name, tensor in _optimizer_state(model, optimizer).items()}
 
 
 def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
     parameters = dict(model.named_parameters())
     for entry, tensor in checkpoint.optimizer.items():
         key, _, name = entry.partition("/")
-        optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
+        optimizer.state[parameters[name]][key] = laid_out(tensor, like=parameters[name])
+
+
+def _distinct(model: nn.Module) -> dict[str, Tensor]:
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            result[name] = tensor.detach()
+    return result
+
+
+def _optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{key}/{name}": tensor
+        for name, parameter in model.named_parameters()
+        for key, tensor in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """As it goes into a file. What lies in shards is brought together tensor by tensor, in the host's memory."""
+    return gathered(tensor).cpu().contiguous()
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -103,9 +103,9 @@ class DetectorTask:
 
     def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
         """Loss and balanced accuracy of whole texts, both classes weighing the same."""
-        if not self.valid:
-            return {}
         own = range(share.rank, len(self.valid), share.world)
+        if not own:
+            return {}
         energy_N = self._text_energies(model, [self.valid[text] for text in own])
         is_human_N = torch.tensor([text < self.valid_human for text in own])
         sizes = {True: self.valid_human, False: len(self.valid) - self.valid_human}

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energylm.config.training import TrainingConfig
+from energylm.config.training import FSDP, TrainingConfig
 from energylm.errors import ConfigError, NonFiniteLoss
 from energylm.files import read_json, sha256_of_json, write_json
 from energylm.progress import Progress, progress, say
@@ -28,16 +28,17 @@ from energylm.training.cpu import cpu_threads, sound_bfloat16
 from energylm.training.journal import Journal
 from energylm.training.meter import Meter
 from energylm.training.optimizer import build_optimizer, set_learning_rate
-from energylm.training.processes import LossModule, Processes, micro_batches
+from energylm.training.processes import LossModule, Processes
 from energylm.training.schedule import learning_rate_factor
 from energylm.training.seeding import seeded
+from energylm.training.sharding import Sharding, gathered
 from energylm.training.state import RunState, TrainingResult
 from energylm.training.task import Task
 
 RESULT_FILE, MODEL_FOLDER = "training.json", "model"
 SMALLEST_LOSS_SCALE = 1e-4  # a scaler that has halved this far down will not recover
 # Settings that a run may change when it continues: they do not touch the weights.
-_FREE_SETTINGS = {"preset", "checkpoint", "log_every_steps", "tensorboard", "threads"}
+_FREE_SETTINGS = {"preset", "checkpoint", "log_every_steps", "tensorboard", "threads", "sharding"}
 
 
 def train(task: Task, config: TrainingConfig, *, folder: Path | str) -> TrainingResult:
@@ -95,13 +96,17 @@ class _Run:
         self.task, self.config, self.folder, self.processes, self.identity = task, config, folder, processes, identity
         self.accelerator = processes.accelerator
         self.state = RunState() if resumed is None else RunState.from_json(resumed.state)
-        self.rows = micro_batches(processes.rows(config.global_batch), config.micro_batch)
+        is_sharded = config.sharding == FSDP and processes.world > 1
+        if config.sharding == FSDP and not is_sharded:
+            say("sharding fsdp: one process has nobody to share with; it trains as without")
+        self.rows = processes.micro_batches(config.global_batch, config.micro_batch, equally_many=is_sharded)
         self.meter = Meter(task.loss_weights, processes)
         if resumed is not None:
             disk.load_model(task.model, resumed)
-        self.module, self.optimizer = self.accelerator.prepare(
-            LossModule(task), build_optimizer(task.model, config.optimizer)
-        )
+        # Accelerate would wrap it for DDP unless it believes that the model is there for evaluation only.
+        self.module = self.accelerator.prepare_model(LossModule(task), evaluation_mode=is_sharded)
+        self.sharding = Sharding(self.module, device=processes.device, world=processes.world) if is_sharded else None
+        self.optimizer = self.accelerator.prepare_optimizer(build_optimizer(task.model, config.optimizer))
         self.trained = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
         if resumed is not None:
             disk.load_optimizer(task.model, self.optimizer, resumed)
@@ -142,15 +147,17 @@ class _Run:
         with seeded(self.config.seed, "dropout", step, processes.rank, device=processes.device):
             for number, batch in enumerate(batches, start=1):
                 batch = {name: tensor.to(processes.device, non_blocking=True) for name, tensor in batch.items()}
-                with processes.synchronise_last(self.module, is_last=number == len(batches)):
+                with processes.synchronised(self.module, is_last=number == len(batches)):
                     output = self.module(batch)
                     sums_K = [output["losses"][name] for name in names]
                     loss = sum(task.loss_weights[n] * s / c for n, s, c in zip(names, sums_K, counts_K, strict=True))
-                    # DDP averages gradients over processes; the sum is wanted, since the counts are global.
+                    # DDP and FSDP average gradients over processes; the sum is wanted, since the counts are global.
                     self.accelerator.backward(loss * processes.world)
                 sums.append(torch.stack(sums_K).detach())
                 self.meter.add_metrics(output["metrics"])
-        norm = self.accelerator.clip_grad_norm_(self.trained, self.config.clip_norm or math.inf)
+        if not self.sharding:
+            processes.refuse_idle_parameters(task.model)
+        norm = gathered(self.accelerator.clip_grad_norm_(self.trained, self.config.clip_norm or math.inf))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         tokens = sum(task.tokens(batch) for batch in batches)
@@ -172,7 +179,8 @@ class _Run:
         if self.processes.is_main:
             bar.advance(1, note)
         if validates:
-            values = self._validate()
+            with self.sharding.taken_off() if self.sharding else nullcontext():
+                values = self._validate()
             if journal is not None:
                 journal.write(step, {f"validation_{name}": value for name, value in values.items()})
         if writes or self.state.early_stopping.exhausted:
@@ -216,8 +224,9 @@ class _Run:
         ):
             sums = self.task.validate(self.task.model, processes.share)
         self.module.train()
-        names = sorted(sums)
-        totals = processes.sum(torch.tensor([sums[name] for name in names], dtype=torch.float64)).tolist()
+        names = processes.all_names(sums)  # of a small set, a process may have no share
+        pairs = torch.tensor([sums.get(name, (0.0, 0.0)) for name in names], dtype=torch.float64)
+        totals = processes.sum(pairs).tolist()
         state.validation = {name: total / max(count, 1) for name, (total, count) in zip(names, totals, strict=True)}
         if config.metric not in state.validation:
             known = ", ".join(names) or "none; set validation.every_steps to null"
@@ -251,12 +260,16 @@ class _Run:
             )
             best_step = state.early_stopping.best_step
             disk.prune_checkpoints(self.folder, keep=self.config.checkpoint.keep, best_step=best_step)
+        elif self.sharding:
+            disk.take_part(self.task.model, self.optimizer)
         processes.wait()
 
     def _finish(self) -> TrainingResult:
         """Put the best weights in place, save them through the task, and mark the run finished."""
         state, processes = self.state, self.processes
         best_step = state.early_stopping.best_step or state.step
+        if self.sharding:
+            self.sharding.take_off()
         if best_step != state.step:
             path = disk.checkpoint_path(self.folder, disk.BEST, best_step)
             disk.load_model(self.task.model, disk.read_checkpoint(path))
@@ -286,6 +299,7 @@ class _Run:
         return {
             "threads": torch.get_num_threads(),
             "processes": self.processes.world,
+            "sharding": self.config.sharding,
             "device": self.processes.device.type,
             "torch": torch.__version__,
         }
@@ -296,8 +310,9 @@ class _Run:
             if self.config.threads not in (None, resumed.state["threads"]):
                 say(f"threads stay {resumed.state['threads']}, as the run began, not {self.config.threads}")
             for name, now in self._circumstances().items():
-                if resumed.state[name] != now:
-                    say(f"{name} was {resumed.state[name]}, now {now}: same data and schedule, no longer bit for bit")
+                before = resumed.state.get(name, now)
+                if before != now:
+                    say(f"{name} was {before}, now {now}: same data and schedule, no longer bit for bit")
 
 
 def _identity(task: Task, config: TrainingConfig) -> dict[str, Any]:

@@ -4,20 +4,27 @@ Several processes come from `torchrun --nproc_per_node N`. Two silent failures o
 process where several were asked for, and training in float32 where float16 was asked for but the device has none.
 """
 
+import itertools
+import math
 import os
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, InitProcessGroupKwargs
 from torch import Tensor, nn
 
 from energylm.errors import ConfigError
 from energylm.files import folder_lock
 from energylm.training.task import Batch, Share, Task
+
+# Others wait while one process calibrates and saves a model; torch's 10 minutes are too short for that.
+PATIENCE = timedelta(hours=1)
 
 
 class Processes:
@@ -33,7 +40,10 @@ class Processes:
             mixed_precision=mixed_precision,
             # The engine divides by global counts itself; the plugin keeps an environment variable from dividing again.
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
-            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
+            kwargs_handlers=[
+                DistributedDataParallelKwargs(gradient_as_bucket_view=True),
+                InitProcessGroupKwargs(timeout=PATIENCE),
+            ],
         )
         self.device = self.accelerator.device
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
@@ -60,15 +70,52 @@ class Processes:
             raise ConfigError(f"global_batch {global_batch} is smaller than the number of processes, {self.world}")
         return range(global_batch * self.rank // self.world, global_batch * (self.rank + 1) // self.world)
 
+    def micro_batches(self, global_batch: int, size: int | None, *, equally_many: bool) -> list[range]:
+        """This process's rows in pieces of at most `size`; if asked, in as many pieces as every other process has."""
+        rows = self.rows(global_batch)
+        if not equally_many:
+            return micro_batches(rows, size)
+        most = math.ceil(global_batch / self.world)
+        pieces = math.ceil(most / (size or most))
+        if global_batch // self.world < pieces:
+            raise ConfigError(
+                f"global_batch {global_batch} cut into micro-batches of {size} gives some of {self.world} processes "
+                "more pieces than others, which sharding cannot serve; raise micro_batch, or make global_batch a "
+                "multiple of the number of processes"
+            )
+        ends = [len(rows) * piece // pieces for piece in range(pieces + 1)]
+        return [rows[start:stop] for start, stop in itertools.pairwise(ends)]
+
     def sum(self, values: Tensor) -> Tensor:
         """The sum of `values` over all processes, on every process."""
         if self.world == 1:
             return values
-        return self.accelerator.reduce(values, reduction="sum")
+        # Between accelerators, only what lies on them travels.
+        return self.accelerator.reduce(values.to(self.device), reduction="sum").to(values.device)
 
-    def synchronise_last(self, model: nn.Module, *, is_last: bool) -> AbstractContextManager[None]:
-        """Gradients travel between processes once per update, with the last micro-batch."""
+    def all_names(self, names: Iterable[str]) -> list[str]:
+        """The names that any process has, in one order for all of them."""
+        if self.world == 1:
+            return sorted(names)
+        of_processes: list[list[str]] = [[]] * self.world
+        torch.distributed.all_gather_object(of_processes, list(names))
+        return sorted(set().union(*of_processes))
+
+    def synchronised(self, model: nn.Module, *, is_last: bool) -> AbstractContextManager[None]:
+        """With DDP, gradients travel between processes once per update, with the last micro-batch; sharded ones do so
+        with every micro-batch, since no process has room for all of them."""
         return nullcontext() if is_last else self.accelerator.no_sync(model)
+
+    def refuse_idle_parameters(self, model: nn.Module) -> None:
+        """DDP waits for every gradient: without one of them, none that travels beside it is summed."""
+        if self.world == 1:
+            return
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                raise ConfigError(
+                    f"the loss does not use the parameter {name}, which {self.world} processes with a copy each cannot "
+                    "train; freeze it, set training.sharding to fsdp, or use one process"
+                )
 
     def wait(self) -> None:
         self.accelerator.wait_for_everyone()

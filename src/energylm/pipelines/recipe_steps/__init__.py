@@ -12,6 +12,7 @@ from energylm.pipelines.recipe_steps import (
     residual,
     scoring,
     seq2seq,
+    study,
 )
 from energylm.pipelines.recipe_steps.kind import StepKind
 
@@ -27,4 +28,5 @@ STEP_KINDS: dict[str, StepKind] = {
     **probe.STEPS,
     **scoring.STEPS,
     **seq2seq.STEPS,
+    **study.STEPS,
 }

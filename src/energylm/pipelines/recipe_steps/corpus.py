@@ -69,7 +69,7 @@ def _is_here(source: str) -> bool:
         return False
 
 
-def _corpus(values: Values) -> CorpusConfig:
+def located(values: Values) -> CorpusConfig:
     """The config with sources and tokenizer as paths of this machine; the corpus's identity does not know them."""
     settings = dict(values)
     settings["sources"] = [
@@ -90,14 +90,14 @@ def _identity(values: Values) -> Result:
     tokenizer = values.get("tokenizer")
     if tokenizer is not None and re.fullmatch(rf"{CORPUS}/[0-9a-f]{{{KEY_DIGITS}}}", tokenizer):  # another step's
         own = {key: value for key, value in values.items() if key not in ("tokenizer", "vocabulary_size")}
-        return {"corpus": plan_corpus(_corpus(own), output=Path()).identity, "tokenizer": tokenizer}
-    return {"corpus": plan_corpus(_corpus(values), output=Path()).identity}
+        return {"corpus": plan_corpus(located(own), output=Path()).identity, "tokenizer": tokenizer}
+    return {"corpus": plan_corpus(located(values), output=Path()).identity}
 
 
 def _make_corpus(values: Values, folder: Path) -> Result:
     from energylm.pipelines.build_corpus import build_corpus
 
-    manifest = build_corpus(_corpus(values), output=folder)
+    manifest = build_corpus(located(values), output=folder)
     return {
         "vocabulary_size": manifest.tokenizer.vocabulary_size,
         "tokens": {split: counts.tokens for split, counts in manifest.splits.items()},

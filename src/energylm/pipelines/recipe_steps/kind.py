@@ -28,11 +28,12 @@ class StepKind:
     product: str = "."  # what "@step" means, inside the step's folder
     version: int = 1  # raised when the same settings come to mean something else
     content: Callable[[Values], Result] | None = None  # in place of the settings, where these do not tell all
+    apart_from: frozenset[str] = frozenset()  # settings that change how it is done, not what comes out
 
     def identity(self, values: Values, origin: str) -> Result:
         if self.content is not None:
             return {"version": self.version, **self.content(values)}
-        settings = self.config_class.checked(values, origin=origin).model_dump(mode="json")
+        settings = self.config_class.checked(values, origin=origin).model_dump(mode="json", exclude=self.apart_from)
         return {"version": self.version, **{name: pinned(value) for name, value in settings.items()}}
 
 

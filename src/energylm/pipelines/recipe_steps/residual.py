@@ -124,7 +124,7 @@ STEPS = {
     "mlm": StepKind(PretrainMLMConfig, _pretrain_mlm, product="model"),
     "negatives": StepKind(NegativesConfig, _make_negatives),
     "energy": StepKind(TrainEnergyConfig, _train_energy, product="model"),
-    "perplexity": StepKind(PerplexityConfig, _measure_perplexity),
+    "perplexity": StepKind(PerplexityConfig, _measure_perplexity, apart_from=frozenset({"block_contexts"})),
     "sampled-text": StepKind(SampledTextConfig, _compare_sampled_text),
     "repetitions": StepKind(RepetitionsConfig, _tabulate_repetitions),
 }

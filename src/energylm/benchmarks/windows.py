@@ -1,0 +1,141 @@
+"""`energylm bench windows`: 50 million windows over 2 GB of tokens, opened and read in random order.
+
+A corpus of random tokens in documents of 1,000 to 3,000 is written to a temporary folder and removed afterwards. A
+process of its own then opens it, with windows of 160 tokens every 20 within documents (the protocol of Bakhtin et al.
+2019 §4.1, four times as dense), and reads batches in the order of training. What is said of memory is what the process
+holds for itself (RssAnon); mapped pages of the files belong to the system, which may drop them.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from energylm.benchmarks.harness import Bar, Options, Result, median
+from energylm.data.corpus import Corpus
+from energylm.data.manifest import MANIFEST_FILE, Manifest, SplitCounts, TokenizerRecord, token_dtype
+from energylm.data.shards import PartWriter
+from energylm.data.windows import Windows
+from energylm.files import write_json
+from energylm.randomness import epoch_order
+
+VOCABULARY = 50_000
+LENGTH, STRIDE = 160, 20
+BATCH = 16_384  # windows read at once
+PARTS = 64  # of about 34 MB: what `energylm corpus build` makes of 64 MB of text
+_DOCUMENT_TOKENS = (1_000, 3_000)
+
+
+def run(options: Options) -> Result:
+    windows, at_once = (200_000, 20_000) if options.quick else (50_000_000, 1_000_000)
+    with tempfile.TemporaryDirectory(prefix="energylm-bench-") as name:
+        corpus = write_corpus(Path(name), windows=windows)
+        command = [sys.executable, "-m", __name__, name, str(options.repeats), str(at_once)]
+        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return Result(
+        "windows",
+        bars=[
+            Bar("seconds to open", found["open"], 1.0, at_least=False),
+            Bar("seconds to the first batch", found["first_batch"], 1.0, at_least=False),
+            Bar("private memory, RssAnon [MB]", found["megabytes"], 500, at_least=False),
+            Bar("shuffled windows/s", found["windows_per_second"], 1e6),
+        ],
+        details={
+            "windows": found["windows"],
+            "tokens [GB]": corpus.splits["train"].tokens * np.dtype(corpus.dtype).itemsize / 1e9,
+            "documents": corpus.splits["train"].documents,
+            "shuffled windows/s, packed": found["packed_windows_per_second"],
+            "positions shuffled/s": found["positions_per_second"],
+        },
+    )
+
+
+def write_corpus(folder: Path, *, windows: int) -> Manifest:
+    """A corpus of random tokens with about `windows` windows within documents, and no fewer."""
+    draw = np.random.default_rng(0)
+    shards = []
+    for part in range(PARTS):
+        lengths = _documents(draw, windows=-(-windows // PARTS))
+        ends = np.cumsum(lengths + 1)
+        tokens = draw.integers(1, VOCABULARY, ends[-1], dtype=np.uint16)
+        tokens[ends - 1] = 0
+        with PartWriter(folder, part, dtype=token_dtype(VOCABULARY)) as writer:
+            writer.write("train", tokens, list(zip(ends.tolist(), (4 * lengths).tolist(), strict=True)))
+        shards += writer.records
+    counts = {name: sum(getattr(shard, name) for shard in shards) for name in ("documents", "tokens", "bytes")}
+    manifest = Manifest(
+        identity="random tokens",
+        settings={},
+        sources=(),
+        tokenizer=TokenizerRecord(sha256="none", vocabulary_size=VOCABULARY, end_token_id=0),
+        origin="random numbers",
+        licence="none",
+        dtype=str(token_dtype(VOCABULARY)),
+        empty_documents=0,
+        splits={"train": SplitCounts(**counts)},
+        shards=tuple(shards),
+    )
+    write_json(folder / MANIFEST_FILE, manifest.model_dump(mode="json"))
+    return manifest
+
+
+def _documents(draw: np.random.Generator, *, windows: int) -> np.ndarray:
+    """Lengths of documents that hold `windows` windows together."""
+    shortest, longest = _DOCUMENT_TOKENS
+    lengths = draw.integers(shortest, longest, 2 + windows * STRIDE // (shortest - LENGTH))
+    held = np.cumsum((lengths - LENGTH) // STRIDE + 1)
+    return lengths[: int(np.searchsorted(held, windows)) + 1]
+
+
+def measure(folder: Path, *, repeats: int, at_once: int) -> dict[str, Any]:
+    """What a fresh process finds: seconds of opening and of the first batch, then medians over `repeats` rounds."""
+    began = time.perf_counter()
+    windows = Windows(Corpus.open(folder), "train", length=LENGTH, stride=STRIDE, documents="within")
+    opened = time.perf_counter()
+    _read(windows, range(BATCH))
+    first = time.perf_counter()
+    packed = Windows(Corpus.open(folder), "train", length=LENGTH, stride=STRIDE)
+    rates: dict[str, list[float]] = {"within": [], "packed": [], "positions": []}
+    private = 0.0
+    for number in range(1, repeats + 1):
+        positions = range(number * at_once, (number + 1) * at_once)
+        for name, source in (("within", windows), ("packed", packed), ("positions", None)):
+            start = time.perf_counter()
+            for batch in range(positions.start, positions.stop, BATCH):
+                own = range(batch, min(batch + BATCH, positions.stop))
+                _read(source, own) if source else _order(len(windows), own)
+            rates[name].append(at_once / (time.perf_counter() - start))
+        private = max(private, private_megabytes())
+    return {
+        "windows": len(windows),
+        "open": opened - began,
+        "first_batch": first - opened,
+        "megabytes": private,
+        "windows_per_second": median(rates["within"]),
+        "packed_windows_per_second": median(rates["packed"]),
+        "positions_per_second": median(rates["positions"]),
+    }
+
+
+def _order(size: int, positions: range) -> np.ndarray:
+    """As tasks order their windows: a new shuffle in every epoch."""
+    return epoch_order(np.arange(positions.start, positions.stop), size, seed=0)[1]
+
+
+def _read(windows: Windows, positions: range) -> np.ndarray:
+    return windows.gather(_order(len(windows), positions))
+
+
+def private_megabytes() -> float:
+    """The memory that this process has for itself, without mapped files."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))) / 1000
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(Path(sys.argv[1]), repeats=int(sys.argv[2]), at_once=int(sys.argv[3]))))

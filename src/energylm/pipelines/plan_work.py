@@ -1,0 +1,137 @@
+"""What planning counts with: quantities of work, what steps leave behind, and what a step is planned in.
+
+Relations  `plan_training`, `plan_reading` and `plan_steps` count; `plan` turns quantities into seconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from energylm.bundles.known_models import KNOWN_MODELS
+from energylm.config.plan import PlanConfig
+from energylm.data.corpus import Corpus
+from energylm.data.negatives_manifest import read_negatives_manifest
+from energylm.errors import ConfigError, DataError
+from energylm.files import read_json
+from energylm.models.workload import Network, Work
+
+FAMILIES = ("training", "drawing", "reading")  # kinds of work with factors of their own
+MEASURES = ("flops", "bytes", "operations")
+PROCESS_BYTES = 5e8  # torch, transformers and Python themselves
+ENCODER_TYPES = ("bert", "roberta", "modernbert", "electra", "distilbert")  # transformers' names
+TOKENS_AT_ONCE = 4096  # of an energy that reads many texts: about what the engine puts into one pass
+
+
+@dataclass(frozen=True)
+class CorpusSize:
+    tokens: Mapping[str, float]  # of each split
+    vocabulary_size: int
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Generated continuations."""
+
+    contexts: float
+    k: int
+    length: int
+
+
+Product = CorpusSize | Network | Texts | None
+
+
+@dataclass
+class Counted:
+    """What a step costs, in units that no machine knows yet."""
+
+    quantities: dict[str, float] = field(default_factory=dict)
+    memory_bytes: float = PROCESS_BYTES
+    disk_bytes: float = 0.0
+    product: Product = None
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, family: str, work: Work) -> None:
+        for name in MEASURES:
+            self.count(f"{family}.{name}", getattr(work, name))
+
+    def count(self, name: str, amount: float) -> None:
+        self.quantities[name] = self.quantities.get(name, 0.0) + amount
+
+    @property
+    def flops(self) -> float:
+        return sum(self.quantities.get(f"{family}.flops", 0.0) for family in FAMILIES)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a step is planned in: the products by their places, and over how many processes work is spread."""
+
+    config: PlanConfig
+    products: Mapping[str, Product]
+    facts: Mapping[str, Any]  # of `plan_factors.json`: sizes of data sets and networks that are not here
+
+    @property
+    def world(self) -> int:
+        return self.config.world
+
+    def network(
+        self, name: str, *, vocabulary_size: int | None = None, overrides: Mapping[str, Any] | None = None
+    ) -> Network:
+        """Of a step, a preset, a folder or a known name."""
+        product = self.products.get(name)
+        if isinstance(product, Network):
+            return product
+        folder = KNOWN_MODELS[name].folder if name in KNOWN_MODELS else Path(name)
+        if (folder / "config.json").is_file():
+            return _network_of_folder(folder)
+        if name in self.facts["networks"]:
+            return Network(**self.facts["networks"][name])
+        try:
+            return Network.of_preset(name, overrides or {}, vocabulary_size=vocabulary_size or 0)
+        except ConfigError:
+            raise ConfigError(
+                f"the sizes of model {name!r} are not known here; fetch it first, or give a folder that holds it"
+            ) from None
+
+    def corpus(self, name: str) -> CorpusSize:
+        product = self.products.get(name)
+        if isinstance(product, CorpusSize):
+            return product
+        corpus = Corpus.open(name)
+        tokens = {split: float(counts.tokens) for split, counts in corpus.manifest.splits.items()}
+        return CorpusSize(tokens, corpus.vocabulary_size)
+
+    def texts(self, name: str) -> Texts:
+        product = self.products.get(name)
+        if isinstance(product, Texts):
+            return product
+        manifest = read_negatives_manifest(name)
+        return Texts(manifest.contexts, manifest.config.k, manifest.config.length)
+
+
+def passes_over(tokens: float) -> float:
+    """Micro-batches in which so many tokens are read."""
+    return max(1.0, tokens / TOKENS_AT_ONCE)
+
+
+def _network_of_folder(folder: Path) -> Network:
+    """From a `config.json` of transformers."""
+    values = read_json(folder / "config.json")
+    try:
+        layers, width = values["num_hidden_layers"], values["hidden_size"]
+    except KeyError:
+        if "n_layer" not in values:
+            raise DataError(
+                f"{folder / 'config.json'} names neither layers nor width; plan with another model"
+            ) from None
+        layers, width = values["n_layer"], values["n_embd"]
+    return Network(
+        kind="bidirectional" if values.get("model_type") in ENCODER_TYPES else "causal",
+        layers=layers,
+        width=width,
+        heads=values.get("num_attention_heads") or values.get("n_head") or 1,
+        inner_width=values.get("intermediate_size") or values.get("n_inner") or 4 * width,
+        vocabulary_size=values["vocab_size"],
+        gated="silu" in str(values.get("hidden_act", "")),
+    )
