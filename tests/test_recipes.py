@@ -70,7 +70,7 @@ def test_merging_and_references():
 
 
 def test_the_recipes_of_the_issue_are_there():
-    wanted = {f"deng2020/{item}" for item in ("table1", "table3", "fig1", "fig2", "fig3", "pretrained")}
+    wanted = {f"deng2020/{item}" for item in ("table1", "table2", "table3", "fig1", "fig2", "fig3", "pretrained")}
     wanted |= {f"bakhtin2019/{item}" for item in ("table2", "table3", "table4", "table5", "table7", "fig1")}
     tables = ("fig3_1", "table3_1", "table3_2", "table4_1", "table4_2", *(f"table5_{n}" for n in range(1, 7)))
     wanted |= {f"goyal2021/{item}" for item in tables}

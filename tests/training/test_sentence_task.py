@@ -175,7 +175,7 @@ def test_span_losses_by_hand(span_model):
 
 
 def test_answers_are_learnt_by_heart(span_model, tmp_path):
-    train(span_task(span_model, 0.5), settings(steps=400), folder=tmp_path)
+    train(span_task(span_model, 0.5), settings(steps=800), folder=tmp_path)
     span_model.network.eval()
     windows = span_model.encode(QUESTIONS).windows
     assert [one.text for one in span_model.answers(QUESTIONS, windows)] == ["Her sister", "The clerk", ""]

@@ -3,7 +3,7 @@
 Server and clients are two processes on one machine and speak HTTP over the loopback. A GPT-2 of 4 × 256 under a UniT
 energy of the same size continues prompts of 64 tokens by 16, every prompt and seed another. One client waits for each
 answer before it asks again; of 16, those that ask while the models are busy travel together. That helps while a request
-alone cannot fill the machine: with 4 candidates it cannot, with 64 it nearly does, so that has no bar.
+alone cannot fill the machine: with 4 candidates it cannot, with 32 it nearly does, so that has no bar.
 
 Then 200 clients ask a server that lets 64 wait: everybody must get an answer or a clean 429, and memory must not grow.
 """
@@ -25,7 +25,7 @@ from typing import Any
 from energylm.benchmarks.harness import Bar, Options, Result, interleaved_rates
 
 CONTEXT, NEW, CLIENTS, REQUESTS = 64, 16, 16, 128
-BARRED_CANDIDATES, SHOWN_CANDIDATES = (1, 4), (16, 64)
+BARRED_CANDIDATES, SHOWN_CANDIDATES = (1, 4), (32,)
 CROWD, CROWD_ROUNDS, WAITING = 200, 6, 64
 
 
