@@ -10,7 +10,7 @@ def toy_study(folder, *, pairs=6, checks=4, models=("base", "joint"), qualificat
     comparisons = [(a, b) for place, a in enumerate(models) for b in models[place + 1 :]]
 
     def known(kind, number):
-        return Known(item_id(chosen.seed, kind, number), f"{kind} {number}:", "true end", "false end", models[0])
+        return Known(item_id("toy", kind, number), f"{kind} {number}:", "true end", "false end", models[0])
 
     return write_study(
         folder,
@@ -18,7 +18,7 @@ def toy_study(folder, *, pairs=6, checks=4, models=("base", "joint"), qualificat
         models=models,
         comparisons=comparisons,
         pairs=[
-            Pair(item_id(chosen.seed, "pair", number), f"prefix {number}:", f"{a} {number}", f"{b} {number}", a, b)
+            Pair(item_id("toy", "pair", number), f"prefix {number}:", f"{a} {number}", f"{b} {number}", a, b)
             for number, (a, b) in enumerate(names for _ in range(pairs) for names in comparisons)
         ],
         qualification=[known("qualification", number) for number in range(qualification)],

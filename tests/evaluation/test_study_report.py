@@ -121,7 +121,7 @@ def test_table_2_layout_with_and_without_ties(study):
     assert [round(row[3], 2) for row in tied.rows] == [33.33, 66.67, 50.0]
     clear = preference_table(study, study_outcome(study, votes_on(study, "jjj", "bb")))
     assert [row[:4] for row in clear.rows] == [["base", "<", "joint", 50.0]]
-    empty = preference_table(study, study_outcome(study, []))
+    empty = preference_table(study, study_outcome(study, []), simulated=False)
     assert empty.rows[0][4] == "no votes" and empty.rows[0][-1] == 0
 
 
@@ -135,15 +135,15 @@ def test_three_models_get_strengths(study_toy, tmp_path):
     low, middle, high = outcome.strengths.strength_M
     assert low < middle < high
     assert outcome.to_json()["strengths"]["c"]["lower"] < high
-    titles = [section.title for section in study_sections(study, outcome)]
+    titles = [section.title for section in study_sections(study, outcome, simulated=False)]
     assert "Strengths" in titles
 
 
 def test_the_report_is_written_and_says_its_rules(study, tmp_path):
     outcome = study_outcome(study, votes_on(study, "jjj", "jjb", "bb", "jb", "t"))
-    page = write_report(tmp_path / "out", title="T", sections=study_sections(study, outcome, note="A note."))
+    page = write_report(tmp_path / "out", title="T", sections=study_sections(study, outcome, simulated=True))
     markdown = (tmp_path / "out" / "results.md").read_text()
-    assert rules(study.design) in markdown and "A note." in markdown and page.exists()
+    assert rules(study.design) in markdown and "nobody has read these texts" in markdown and page.exists()
     assert (tmp_path / "out" / "preference-rates.png").exists() and (tmp_path / "out" / "checks-passed.png").exists()
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["sections"]["preferences"]["rows"][0]["n"] == 5
@@ -151,7 +151,8 @@ def test_the_report_is_written_and_says_its_rules(study, tmp_path):
 
 
 def test_an_empty_study_has_a_report_too(study, tmp_path):
-    assert write_report(tmp_path / "out", title="T", sections=study_sections(study, study_outcome(study, []))).exists()
+    sections = study_sections(study, study_outcome(study, []), simulated=False)
+    assert write_report(tmp_path / "out", title="T", sections=sections).exists()
 
 
 def test_odds_are_shown_exactly(study_toy, tmp_path):

@@ -53,6 +53,14 @@ def test_order_is_seeded(tmp_path):
     assert order(1, "a") == order(1, "b") != order(2, "c")
 
 
+def test_identifiers_cannot_be_computed_from_the_seed(tmp_path):
+    def identifiers(name, **salt):
+        return {pair.id for pair in new_study(study_config(tmp_path), output=tmp_path / name, **salt).study.pairs}
+
+    assert not identifiers("a") & identifiers("b")
+    assert identifiers("c", salt="one") == identifiers("d", salt="one") != identifiers("e", salt="another")
+
+
 def test_comparisons_of_three_models(tmp_path):
     models = ("a", "b", "c")
     every = new_study(study_config(tmp_path, models=models, pairs=5), output=tmp_path / "s").study
@@ -168,7 +176,7 @@ def panel(tmp_path_factory):
     """60 raters over 333 pairs, as the issue wants it: 30 read, 15 toss a coin, 15 stop reading once qualified."""
     folder = tmp_path_factory.mktemp("panel")
     design = {"max_pairs_per_rater": 24}
-    made = new_study(study_config(folder, prefixes=400, pairs=333, design=design), output=folder / "s")
+    made = new_study(study_config(folder, prefixes=400, pairs=333, design=design), output=folder / "s", salt="panel")
     config = PanelConfig(study=str(folder / "s"), strengths={"joint": 0.8}, seed=3)
     beforehand = {one.temper: one for one in expected_exclusions(made.study, config)}
     planted = planted_rates(made.study, config)
@@ -222,21 +230,31 @@ def test_the_panel_says_that_it_is_simulated(panel):
     _, _, done, folder = panel
     assert "simulated" in (folder / "out" / "report.html").read_text()
     report = report_study(folder / "s", output=folder / "again")
+    assert "simulated" in (folder / "again" / "report.html").read_text()  # the study remembers it
     assert report.outcome == done.outcome  # the same votes, read back from the store
     assert report.page.exists() and "votes count" in report.summary()
 
 
 def test_a_panel_does_not_mix_with_people(panel):
+    from typer.testing import CliRunner
+
+    from energylm.cli.main import app
+    from energylm.web.study_invite import invite
+
     _, _, _, folder = panel
     with pytest.raises(DataError, match="has raters already"):
         run_panel(PanelConfig(study=str(folder / "s")))
+    with pytest.raises(DataError, match="answered by a simulated panel"):
+        invite(folder / "s", raters=1, url="http://127.0.0.1")
+    served = CliRunner().invoke(app, ["study", "serve", str(folder / "s"), "--port", "0"])
+    assert isinstance(served.exception, DataError) and "simulated panel" in str(served.exception)
     with pytest.raises(ConfigError, match="strengths name 'jiont'"):
         run_panel(PanelConfig(study=str(folder / "s"), strengths={"jiont": 1.0}))
 
 
 def test_a_panel_with_ties(tmp_path):
     settings = {"design": {"ties": True, "qualification": {"items": 4}, "max_pairs_per_rater": 12}}
-    new_study(study_config(tmp_path, **settings), output=tmp_path / "s")
+    new_study(study_config(tmp_path, **settings), output=tmp_path / "s", salt="panel")
     panel = PanelConfig(study=str(tmp_path / "s"), good=8, random=1, lazy=0, tie_rate=0.5, strengths={"joint": 1.0})
     done = run_panel(panel)
     with StudyStore.open(tmp_path / "s") as store:

@@ -34,7 +34,7 @@ def known(number: int, kind: str) -> Any:
     from energylm.data.study_items import Known, item_id
 
     return Known(
-        id=item_id(5, kind, number),
+        id=item_id("toy", kind, number),
         prefix=f"{number} of {kind}: {STORY}",
         real=f" and agreed to mend the bridge{ENDINGS[number % 4]}",
         wrong=f" bridge the the and boats of mend{ENDINGS[number % 4]}",
@@ -52,7 +52,7 @@ def make_study(tmp_path: Path) -> Callable[..., Path]:
         chosen = StudyDesign.checked({"qualification": {"items": qualification}, "seed": 5, **design})
         members = [
             Pair(
-                id=item_id(5, "pair", number),
+                id=item_id("toy", "pair", number),
                 prefix=HOSTILE if number == 0 else f"{number} of pair: {STORY}",
                 first=f" and forgot it there{ENDINGS[number % 4]}",
                 second=f" and forgot forgot it{ENDINGS[number % 4]}",

@@ -163,15 +163,15 @@ def _serve(waiting: int, layers: int) -> None:
     from energylm.models.causal import CausalLanguageModel
     from energylm.pipelines.serve import Services
     from energylm.pipelines.serve_completions import Completer
+    from energylm.web import running
     from energylm.web.serve_app import create_app
-    from energylm.web.serve_run import bound_socket, listen
 
     lm = CausalLanguageModel(make_network(layers=layers), start_token_id=None, eos_token_id=None)
     energy = NetworkEnergy(PooledEnergy(make_network(layers=layers).transformer, kind="unit").eval())
     services = Services("bench", Completer(ResidualModel(lm, energy), name="bench"))
-    listener = bound_socket("127.0.0.1", 0)
-    print(listener.getsockname()[1], flush=True)
-    listen(create_app(services, ServeLimits(max_waiting=waiting)), listener)
+    listening = running.listen("127.0.0.1", 0)
+    print(listening.getsockname()[1], flush=True)
+    running.run(create_app(services, ServeLimits(max_waiting=waiting)), listening)
 
 
 if __name__ == "__main__":

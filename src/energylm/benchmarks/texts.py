@@ -1,5 +1,6 @@
 """Sentences and n-best lists for benchmarks: LibriSpeech's where ENERGYLM_DATA has them, else made up in their form."""
 
+import json
 import random
 from dataclasses import dataclass
 
@@ -33,6 +34,18 @@ def tokenizer_for(texts: list[str]):
     from energylm.data.tokenizer import train_tokenizer
 
     return train_tokenizer(texts, vocabulary_size=VOCABULARY)
+
+
+def widened(tokenizer, size: int):
+    """The same tokenizer with entries that no text has, up to `size`: a big vocabulary without a big corpus."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    facts = json.loads(tokenizer.backend_tokenizer.to_str())
+    facts["model"]["vocab"] |= {f"<unused {number}>": number for number in range(len(tokenizer), size)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(facts)), **tokenizer.special_tokens_map
+    )
 
 
 def _made_up(chooser: random.Random) -> list[str]:

@@ -4,6 +4,8 @@ A word is what stands between white space. Scores of tokens add up to those of w
 """
 
 import math
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +18,7 @@ from torch import Tensor
 from energylm.config.score import Casing, Normalise, Per
 
 NO_WORD = -1  # an end-of-sequence token
+_WORD = re.compile(r"\S+")
 
 
 @dataclass(frozen=True)
@@ -55,27 +58,14 @@ def read_text(encoder: Tokenizer, text: str) -> Reading:
     """The tokens of `text` without special tokens; `encoder` is a `data.tokenizer.plain_encoder`. White space alone is
     no text: it has no tokens."""
     encoded = encoder.encode(text if text.strip() else "", add_special_tokens=False)
-    word_of = _words_of_characters(text)
-    words = []
-    for start, stop in encoded.offsets:
-        written = next((place for place in range(start, stop) if not text[place].isspace()), start)
-        words.append(word_of[written] if written < len(word_of) else max(word_of, default=0))
+    # White space belongs to the word after it, at the end of the text to the last: the word that ends after a token's
+    # first character is the token's.
+    ends = [word.end() for word in _WORD.finditer(text)]
+    last = max(len(ends) - 1, 0)
+    words = [min(bisect_right(ends, start), last) for start, _ in encoded.offsets]
     units = [place if unit is None else unit for place, unit in enumerate(encoded.word_ids)]
     pieces = [text[start:stop] for start, stop in encoded.offsets]
     return Reading(tuple(encoded.ids), tuple(pieces), tuple(words), tuple(units))
-
-
-def _words_of_characters(text: str) -> list[int]:
-    """The word of each character; white space belongs to the word after it, at the end to the last."""
-    words, current, in_word = [], 0, False
-    for character in text:
-        if character.isspace():
-            current, in_word = current + in_word, False
-        else:
-            in_word = True
-        words.append(current)
-    last = len(text.split()) - 1
-    return [min(word, max(last, 0)) for word in words]
 
 
 def recased(text: str, casing: Casing) -> str:

@@ -81,9 +81,10 @@ def serve(
     from energylm.web.study_app import create_study_app
 
     with StudyStore.open(folder) as store, running.listen(host, port) as listening:
+        store.refuse_people()
         say(f"{folder}: {running.address_of(listening)} (Ctrl-C stops)")
         if not store.progress().raters:
             say(f"nobody is invited yet: energylm study invite {folder} --raters 10")
         if store.owner_hash() is None:
             say(f"the owner's view /owner is closed until there is a token: energylm study invite {folder} --owner")
-        running.run(create_study_app(store), listening)
+        running.run(create_study_app(store), listening, grace_seconds=10)

@@ -6,7 +6,8 @@
 `checks.jsonl`         the same kind of thing, hidden among the pairs
 `study.sqlite`         raters and answers (`study_store`), made when the study is served
 
-An item's identifier is a hash, so that it tells a rater neither whether the item is a check nor who wrote what.
+An item's identifier is a hash with a secret salt, so that it tells a rater neither whether the item is a check nor who
+wrote what.
 """
 
 import hashlib
@@ -73,9 +74,9 @@ class Study:
         return len(self.pairs) * self.design.raters_per_pair
 
 
-def item_id(seed: int, kind: Kind, number: int) -> str:
-    """16 hexadecimal digits that tell neither the kind nor the number."""
-    return hashlib.sha256(f"energylm study item {seed} {kind} {number}".encode()).hexdigest()[:16]
+def item_id(salt: str, kind: Kind, number: int) -> str:
+    """16 hexadecimal digits; who does not know the salt learns neither the kind nor the number from them."""
+    return hashlib.sha256(f"energylm study item {salt} {kind} {number}".encode()).hexdigest()[:16]
 
 
 def write_study(

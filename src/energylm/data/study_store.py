@@ -7,8 +7,8 @@ A pair goes to at most `raters_per_pair` raters at a time and never twice to one
 `abandon_after_seconds` and another rater could take it, it is handed over; its first rater may still answer as long as
 nobody has taken it.
 
-Relations  `study_items` the folder; `study_turns` what comes next; `study_tables` the database; `study_records` what
-goes in and out.
+Relations  `study_items` the folder; `study_turns` what comes next; `study_tables` the database; `study_queries` its
+statements; `study_records` what goes in and out.
 """
 
 import math
@@ -18,60 +18,29 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from energylm.data.study_items import DATABASE_FILE, Pair, Study, read_study
+from energylm.data.study_queries import (
+    ALL_ANSWERS,
+    HAND_OUT,
+    HANDS,
+    OLDEST,
+    RELEASE,
+    STORE,
+    TAKEN,
+    TOUCH,
+    TURN,
+    TURNS,
+    VOTES,
+)
 from energylm.data.study_records import CHOICES, Answer, Choice, Item, Outcome, Progress, Rater, Standing
-from energylm.data.study_tables import ANSWERS, ASSIGNMENTS, FACTS, RATERS, open_database, transaction
+from energylm.data.study_tables import FACTS, RATERS, open_database, transaction
 from energylm.data.study_turns import Turn, may_have_more_pairs, next_turn, shown, standing, ties_allowed, writers
 from energylm.errors import DataError
 
-_STUDY, _OWNER = "study", "owner"  # facts
-
-# Statements are built once: building one costs more than SQLite takes to answer it.
-_BOTH = ASSIGNMENTS.outerjoin(ANSWERS, ANSWERS.c.assignment_id == ASSIGNMENTS.c.id)
-_IS_MINE = ASSIGNMENTS.c.rater_id == bindparam("rater")
-_IS_ITEM = ASSIGNMENTS.c.item == bindparam("item")
-_IS_ANSWERED, _IS_KEPT = ANSWERS.c.id.is_not(None), ASSIGNMENTS.c.released_at.is_(None)
-_TURNS = (
-    select(ASSIGNMENTS, ANSWERS.c.choice, ANSWERS.c.answered_at)
-    .select_from(_BOTH)
-    .where(_IS_MINE)
-    .order_by(ASSIGNMENTS.c.position)
-)
-_TURN = _TURNS.where(_IS_ITEM)
-_HANDS = select(func.count()).select_from(_BOTH).where(_IS_ITEM, _IS_KEPT)
-_TAKEN = (
-    select(ASSIGNMENTS.c.item)
-    .select_from(_BOTH)
-    .where(ASSIGNMENTS.c.kind == "pair", _IS_KEPT, or_(_IS_ANSWERED, ASSIGNMENTS.c.touched_at > bindparam("since")))
-    .group_by(ASSIGNMENTS.c.item)
-    .having(func.count() >= bindparam("most"))
-)
-_OLDEST = (
-    select(ASSIGNMENTS.c.id)
-    .select_from(_BOTH)
-    .where(_IS_ITEM, _IS_KEPT, ~_IS_ANSWERED)
-    .order_by(ASSIGNMENTS.c.touched_at)
-    .limit(1)
-)
-_VOTES = (
-    select(ASSIGNMENTS.c.item, func.count().label("votes"))
-    .select_from(_BOTH)
-    .where(ASSIGNMENTS.c.kind == "pair", _IS_ANSWERED)
-    .group_by(ASSIGNMENTS.c.item)
-)
-_ALL_ANSWERS = (
-    select(ASSIGNMENTS, ANSWERS.c.choice, ANSWERS.c.seconds, ANSWERS.c.answered_at, RATERS.c.label)
-    .select_from(_BOTH.join(RATERS, RATERS.c.id == ASSIGNMENTS.c.rater_id))
-    .where(_IS_ANSWERED)
-    .order_by(ANSWERS.c.id)
-)
-_HAND_OUT, _STORE = insert(ASSIGNMENTS), insert(ANSWERS)
-_CHANGE = update(ASSIGNMENTS).where(ASSIGNMENTS.c.id == bindparam("assignment"))
-_TOUCH = _CHANGE.values(touched_at=bindparam("now"))
-_RELEASE = _CHANGE.values(released_at=bindparam("now"))
+_STUDY, _OWNER, _SIMULATED = "study", "owner", "simulated"  # facts
 
 
 class StudyStore:
@@ -125,6 +94,20 @@ class StudyStore:
             database.execute(FACTS.delete().where(FACTS.c.name == _OWNER))
             database.execute(insert(FACTS).values(name=_OWNER, value=token_hash))
 
+    def mark_simulated(self) -> None:
+        """Say for good that nobody of flesh answers here."""
+        with self._writing() as database:
+            database.execute(insert(FACTS).values(name=_SIMULATED, value="yes"))
+
+    def refuse_people(self) -> None:
+        """An error where a simulated panel has answered: its votes and people's must not be counted together."""
+        if self.is_simulated():
+            raise DataError(f"{self.study.folder} was answered by a simulated panel; make a new study for people")
+
+    def is_simulated(self) -> bool:
+        with self._reading() as database:
+            return _fact(database, _SIMULATED) is not None
+
     def next_item(self, rater_id: int) -> Item | None:
         """The rater's open item again, or a new one; None when there is none now (`standing` says why)."""
         now = self._clock()
@@ -132,7 +115,7 @@ class StudyStore:
             turns = self._turns(database, rater_id)
             for turn in turns:
                 if turn.is_open:
-                    database.execute(_TOUCH, {"assignment": turn.assignment, "now": now})
+                    database.execute(TOUCH, {"assignment": turn.assignment, "now": now})
                     return shown(self.study, turn)
             free = self._free_pair(database, turns, now) if may_have_more_pairs(self.study, turns) else None
             new = next_turn(self.study, rater_id, turns, free_pair=free)
@@ -142,7 +125,7 @@ class StudyStore:
                 self._take_over(database, new.item, now)
             values = {"item": new.item, "kind": new.kind, "position": new.position, "block": new.block}
             values |= {"rater_id": rater_id, "swapped": new.swapped, "opened_at": now, "touched_at": now}
-            database.execute(_HAND_OUT, values)
+            database.execute(HAND_OUT, values)
             return shown(self.study, new)
 
     def answer(self, rater_id: int, item_id: str, choice: Choice, seconds: float) -> Outcome:
@@ -153,7 +136,7 @@ class StudyStore:
             raise DataError(f"seconds must be a number from 0, came {seconds}")
         now = self._clock()
         with self._writing() as database:
-            row = database.execute(_TURN, {"rater": rater_id, "item": item_id}).first()
+            row = database.execute(TURN, {"rater": rater_id, "item": item_id}).first()
             if row is None:
                 raise DataError("this item was not handed to this rater; load the page again")
             turn = _turn(row)
@@ -166,9 +149,9 @@ class StudyStore:
             if turn.released:
                 if self._hands(database, item_id) >= self.study.design.raters_per_pair:
                     return Outcome("handed over", "this pair lay open too long and went to another rater")
-                database.execute(_RELEASE, {"assignment": turn.assignment, "now": None})
+                database.execute(RELEASE, {"assignment": turn.assignment, "now": None})
             values = {"assignment_id": turn.assignment, "choice": choice, "seconds": float(seconds), "answered_at": now}
-            database.execute(_STORE, values)
+            database.execute(STORE, values)
         return Outcome("stored", "stored")
 
     def standing(self, rater_id: int) -> Standing:
@@ -181,7 +164,7 @@ class StudyStore:
 
     def progress(self) -> Progress:
         with self._reading() as database:
-            votes = database.execute(_VOTES).all()
+            votes = database.execute(VOTES).all()
             complete = self._complete(database)
             raters = database.execute(select(RATERS).order_by(RATERS.c.id)).all()
             turns = {row.id: self._turns(database, row.id) for row in raters}
@@ -199,7 +182,7 @@ class StudyStore:
     def answers(self) -> Iterator[Answer]:
         """All answers in the order in which they were stored."""
         with self._reading() as database:
-            rows = database.execute(_ALL_ANSWERS).all()
+            rows = database.execute(ALL_ANSWERS).all()
         for row in rows:
             turn = _turn(row)
             left, right = writers(self.study, turn)
@@ -221,26 +204,26 @@ class StudyStore:
         """The first pair, in the study's order, that wants a vote and that this rater never had in hand."""
         design, seen = self.study.design, {turn.item for turn in turns}
         limits = {"since": now - design.abandon_after_seconds, "most": design.raters_per_pair}
-        taken = set(database.execute(_TAKEN, limits).scalars().all())
+        taken = set(database.execute(TAKEN, limits).scalars().all())
         return next((pair for pair in self.study.pairs if pair.id not in taken and pair.id not in seen), None)
 
     def _take_over(self, database: Connection, item: str, now: float) -> None:
         """Before a pair goes to one more rater: take it from the one who left it longest ago, if hands are full."""
         if self._hands(database, item) < self.study.design.raters_per_pair:
             return
-        oldest = database.execute(_OLDEST, {"item": item}).scalar_one()
-        database.execute(_RELEASE, {"assignment": oldest, "now": now})
+        oldest = database.execute(OLDEST, {"item": item}).scalar_one()
+        database.execute(RELEASE, {"assignment": oldest, "now": now})
 
     def _hands(self, database: Connection, item: str) -> int:
         """Votes on a pair and raters who have it in hand, however long."""
-        return int(database.execute(_HANDS, {"item": item}).scalar_one())
+        return int(database.execute(HANDS, {"item": item}).scalar_one())
 
     def _complete(self, database: Connection) -> set[str]:
-        return {row.item for row in database.execute(_VOTES).all() if row.votes >= self.study.design.raters_per_pair}
+        return {row.item for row in database.execute(VOTES).all() if row.votes >= self.study.design.raters_per_pair}
 
     def _turns(self, database: Connection, rater_id: int) -> list[Turn]:
         """All that a rater was handed, in order."""
-        return [_turn(row) for row in database.execute(_TURNS, {"rater": rater_id}).all()]
+        return [_turn(row) for row in database.execute(TURNS, {"rater": rater_id}).all()]
 
     def _writing(self) -> AbstractContextManager[Connection]:
         return transaction(self._engine, self._path, writes=True)

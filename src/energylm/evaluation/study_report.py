@@ -17,9 +17,14 @@ from energylm.evaluation.tables import Cell, Table
 COIN = 0.5
 RATES = {"strict": "<", "inclusive": "≤", "decided": "< decided"}
 
+SIMULATED_NOTE = (
+    "The raters of this study are simulated: nobody has read these texts, and the preferences below were planted."
+)
 
-def study_sections(study: Study, outcome: StudyOutcome, *, note: str = "") -> list[Section]:
-    """Everything that is told, the table first; `note` opens the page where something must be known beforehand."""
+
+def study_sections(study: Study, outcome: StudyOutcome, *, simulated: bool) -> list[Section]:
+    """Everything that is told, the table first; that raters are simulated is said before it."""
+    note = SIMULATED_NOTE if simulated else ""
     sections: list[Section] = [
         Text("What this is", "\n\n".join(filter(None, [note, _about(study, outcome)]))),
         Numbers("Preferences", preference_table(study, outcome)),

@@ -7,6 +7,7 @@ on which the two models differ: two equal texts would measure the coin. Sides ar
 Relations  `study_completions` reads or draws the texts; `data.study_items` writes the folder.
 """
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,9 +56,9 @@ class NewStudy:
         }
 
 
-def new_study(config: StudyConfig, *, output: Path | str) -> NewStudy:
-    """Make the study's folder."""
-    design = config.design
+def new_study(config: StudyConfig, *, output: Path | str, salt: str | None = None) -> NewStudy:
+    """Make the study's folder. `salt` hides what items are: leave it to chance wherever people will answer."""
+    design, salt = config.design, salt or secrets.token_hex()
     refuse_existing(Path(output))  # before models draw for hours
     if config.models:
         check_models(config)
@@ -67,10 +68,10 @@ def new_study(config: StudyConfig, *, output: Path | str) -> NewStudy:
     order = shuffled(np.arange(len(completed)), len(completed), seed=derive_seed(design.seed, "prefixes")).tolist()
     ordered = [completed[place] for place in order]
     known, rest = _known_and_rest(config, ordered)
-    pairs, identical = _pairs(config, rest)
+    pairs, identical = _pairs(config, rest, salt)
     checks_needed = design.checks.items or design.checks_needed(len(pairs))
-    qualification = _make_known(config, "qualification", known[: design.qualification.items])
-    checks = _make_known(config, "check", known[design.qualification.items :][:checks_needed])
+    qualification = _make_known(config, "qualification", known[: design.qualification.items], salt)
+    checks = _make_known(config, "check", known[design.qualification.items :][:checks_needed], salt)
     study = write_study(
         output,
         design=design,
@@ -159,7 +160,7 @@ def _known_and_rest(config: StudyConfig, completed: Sequence[Completed]) -> tupl
     return known, rest
 
 
-def _pairs(config: StudyConfig, rest: Sequence[Completed]) -> tuple[list[Pair], int]:
+def _pairs(config: StudyConfig, rest: Sequence[Completed], salt: str) -> tuple[list[Pair], int]:
     """Pairs of all comparisons in one random order, and how many were left out."""
     found: list[tuple[Completed, str, str]] = []
     identical = 0
@@ -179,16 +180,15 @@ def _pairs(config: StudyConfig, rest: Sequence[Completed]) -> tuple[list[Pair], 
                 "give more completions, or lower --pairs"
             )
         found += of_comparison
-    seed = config.design.seed
-    order = shuffled(np.arange(len(found)), len(found), seed=derive_seed(seed, "pairs")).tolist()
+    order = shuffled(np.arange(len(found)), len(found), seed=derive_seed(config.design.seed, "pairs")).tolist()
     pairs = [
-        Pair(item_id(seed, "pair", number), one.prefix, one.by_model[first], one.by_model[second], first, second)
+        Pair(item_id(salt, "pair", number), one.prefix, one.by_model[first], one.by_model[second], first, second)
         for number, (one, first, second) in enumerate(found[place] for place in order)
     ]
     return pairs, identical
 
 
-def _make_known(config: StudyConfig, kind: Kind, chosen: Sequence[Completed]) -> list[Known]:
+def _make_known(config: StudyConfig, kind: Kind, chosen: Sequence[Completed], salt: str) -> list[Known]:
     """Real endings against samples of the models in turn, or against their own words in random order."""
     made = []
     seed = config.design.seed
@@ -196,7 +196,7 @@ def _make_known(config: StudyConfig, kind: Kind, chosen: Sequence[Completed]) ->
     for number, one in enumerate(chosen):
         wrong, source = wrong_text(one, number, seed)
         assert one.real is not None
-        made.append(Known(item_id(seed, kind, number), one.prefix, one.real, wrong, source))
+        made.append(Known(item_id(salt, kind, number), one.prefix, one.real, wrong, source))
     return made
 
 

@@ -37,7 +37,6 @@ from energylm.randomness import derive_seed, shuffled
 
 Temper = Literal["good", "random", "lazy"]
 TEMPERS: tuple[Temper, ...] = ("good", "random", "lazy")
-NOTE = "The raters of this study are simulated: nobody has read these texts, and the preferences below were planted."
 _NODES = 64  # of the quadrature over pairs
 
 
@@ -126,6 +125,7 @@ def run_panel(config: PanelConfig, *, output: Path | None = None) -> Panel:
         _refuse_unknown(study, config)
         if store.progress().raters:
             raise DataError(f"{config.study} has raters already; a panel must not mix with people, make a new study")
+        store.mark_simulated()
         expected = expected_exclusions(study, config)
         planted = planted_rates(study, config)
         tempers = [temper for temper in TEMPERS for _ in range(getattr(config, temper))]
@@ -144,7 +144,7 @@ def run_panel(config: PanelConfig, *, output: Path | None = None) -> Panel:
     page = None
     if output is not None:
         told = Numbers("Exclusions, expected and found", exclusions_table(exclusions))
-        sections = [*study_sections(study, outcome, note=NOTE), told]
+        sections = [*study_sections(study, outcome, simulated=True), told]
         page = write_report(output, title=f"{study.design.title} (simulated raters)", sections=sections)
     return Panel(study, outcome, tuple(exclusions), planted, page)
 

@@ -40,14 +40,15 @@ class StudyReport:
         return {"study": self.study.digest, **self.outcome.to_json()}
 
 
-def report_study(folder: Path | str, *, output: Path | None = None, note: str = "") -> StudyReport:
+def report_study(folder: Path | str, *, output: Path | None = None) -> StudyReport:
     """Judge the answers so far; write the report into `output` where one is given."""
     with _opened(folder) as store:
         study = store.study
         outcome = study_outcome(study, store.answers())
+        sections = study_sections(study, outcome, simulated=store.is_simulated())
     page = None
     if output is not None:
-        page = write_report(output, title=study.design.title, sections=study_sections(study, outcome, note=note))
+        page = write_report(output, title=study.design.title, sections=sections)
     return StudyReport(study, outcome, page)
 
 

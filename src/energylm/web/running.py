@@ -1,7 +1,7 @@
 """Run an application until it is told to stop. The server writes no line about a request: addresses hold tokens.
 
-The port is taken before anything is said about it, so that a taken one is the user's one line and port 0 has a number.
-SIGINT and SIGTERM end it: no new requests, those under way are finished.
+The port is taken before models are loaded or anything is said about it, so that a taken one is the user's one line and
+port 0 has a number. SIGINT and SIGTERM end it: no new requests, those under way are answered.
 """
 
 import signal
@@ -10,13 +10,11 @@ from typing import Any
 
 from energylm.errors import ConfigError
 
-GRACE_SECONDS = 10
-
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens there; port 0 takes a free one."""
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -28,8 +26,8 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run(app: Any, listening: socket.socket) -> None:
-    """Serve until a signal comes."""
+def run(app: Any, listening: socket.socket, *, grace_seconds: int | None = None) -> None:
+    """Serve until a signal comes; then wait for what is under way, `grace_seconds` at most."""
     import uvicorn
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -40,7 +38,8 @@ def run(app: Any, listening: socket.socket) -> None:
         log_level="warning",
         server_header=False,
         ws="none",
-        lifespan="off",
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        lifespan="on",
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=grace_seconds,
     )
     uvicorn.Server(config).run(sockets=[listening])

@@ -34,6 +34,7 @@ def invite(
     """
     address = _checked_address(url)
     with StudyStore.open(folder) as store:
+        store.refuse_people()
         names = _names(labels, raters, taken=[one.rater.label for one in store.progress().raters], owner=owner)
         found = []
         for name in names:

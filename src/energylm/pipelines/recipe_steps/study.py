@@ -8,13 +8,14 @@ from energylm.errors import ConfigError
 from energylm.pipelines.recipe_steps.kind import Result, StepKind, Values
 
 STUDY = "study"  # the folder inside a step's own
+SALT = "simulated"  # nobody answers a recipe's study, and its answers are the same in every run
 
 
 def _make_study(values: Values, folder: Path) -> Result:
     from energylm.pipelines.study_new import new_study
 
     shutil.rmtree(folder / STUDY, ignore_errors=True)  # of a run that was interrupted
-    return new_study(StudyConfig.checked(values), output=folder / STUDY).to_json()
+    return new_study(StudyConfig.checked(values), output=folder / STUDY, salt=SALT).to_json()
 
 
 def _run_panel(values: Values, folder: Path) -> Result:
