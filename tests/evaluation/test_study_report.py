@@ -121,7 +121,7 @@ def test_table_2_layout_with_and_without_ties(study):
     assert [round(row[3], 2) for row in tied.rows] == [33.33, 66.67, 50.0]
     clear = preference_table(study, study_outcome(study, votes_on(study, "jjj", "bb")))
     assert [row[:4] for row in clear.rows] == [["base", "<", "joint", 50.0]]
-    empty = preference_table(study, study_outcome(study, []), simulated=False)
+    empty = preference_table(study, study_outcome(study, []))
     assert empty.rows[0][4] == "no votes" and empty.rows[0][-1] == 0
 
 

@@ -231,7 +231,7 @@ def test_bad_dev_lists(files, lists, says):
 
 
 def test_contradictions_in_the_config():
-    with pytest.raises(ConfigError, match="neither dev and weights"):
+    with pytest.raises(ConfigError, match="neither dev nor weights"):
         config({"lists": "a.json"})
     with pytest.raises(ConfigError, match="both dev and weights"):
         config({"lists": "a.json", "dev": "b.json"}, weights=[0.5])

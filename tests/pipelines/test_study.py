@@ -161,10 +161,10 @@ def test_models_complete_windows_of_a_corpus(tmp_path, model_folder, energy_fold
         }
     )
     assert "completed by 2 models" in describe_study(config)
-    made = new_study(config, output=tmp_path / "s").study
+    made = new_study(config, output=tmp_path / "s", salt="x").study
     assert (len(made.pairs), len(made.qualification), len(made.checks)) == (6, 2, 1)
     assert all(pair.first != pair.second for pair in made.pairs)
-    again = new_study(config, output=tmp_path / "t").study
+    again = new_study(config, output=tmp_path / "t", salt="x").study
     assert again.pairs == made.pairs and again.digest == made.digest
     missing = config.model_copy(update={"windows": config.windows.model_copy(update={"source": "no/such"})})
     with pytest.raises(DataError, match="does not exist"):

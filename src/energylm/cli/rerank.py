@@ -90,6 +90,8 @@ def rerank(
     from energylm.config.rerank import RerankConfig
     from energylm.errors import ConfigError
 
+    if not files and config is None and not settings:
+        raise ConfigError("which lists? give a scorer and its files: energylm rerank MODEL FILE... --dev DEV")
     names = [*([model] if model else []), *(scorer or [])]
     how = {
         "method": method,

@@ -79,5 +79,7 @@ class RerankConfig(Config):
         for one in self.sets:
             if (one.dev is None) == (self.weights is None):
                 cure = "give it a dev set, or fixed weights" if one.dev is None else "drop the dev set, or the weights"
-                raise ValueError(f"{one.lists} has {'neither' if one.dev is None else 'both'} dev and weights; {cure}")
+                raise ValueError(
+                    f"{one.lists} has {'neither dev nor' if one.dev is None else 'both dev and'} weights; {cure}"
+                )
         return self
