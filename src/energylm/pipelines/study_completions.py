@@ -11,9 +11,11 @@ from pathlib import Path
 
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.text_codec import Text
 from energylm.config.perplexity import PerplexityConfig
 from energylm.config.study import StudyConfig, StudyModel
 from energylm.data.readers.jsonl import json_records
+from energylm.data.tokenizer import tokenizer_sha256
 from energylm.errors import DataError
 from energylm.pipelines.joint_model import load_joint
 from energylm.pipelines.perplexity import load_windows
@@ -29,6 +31,20 @@ class Completed:
     prefix: str
     by_model: Mapping[str, str]
     real: str | None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A window of a corpus, cut in two."""
+
+    ids: Sequence[int]  # of the prefix
+    prefix: str
+    real: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is something to read on both sides, and no half of a character."""
+        return bool(self.prefix.strip() and self.real.strip()) and _BROKEN not in self.prefix + self.real
 
 
 def read_completions(config: StudyConfig) -> list[Completed]:
@@ -64,13 +80,14 @@ def draw_completions(config: StudyConfig, *, prefixes: int) -> list[Completed]:
         ),
         lm.tokenizer,
     )
-    cuts = [(lm.tokenizer.decode(ids[: windows.prefix]), lm.tokenizer.decode(ids[windows.prefix :])) for ids in tokens]
-    whole = {prefix: real for prefix, real in cuts if prefix.strip() and real.strip() and _BROKEN not in prefix + real}
+    halves = ((ids[: windows.prefix], ids[windows.prefix :]) for ids in tokens)
+    cuts = (Cut(prefix, lm.decode(prefix), lm.decode(real)) for prefix, real in halves)
+    whole = list({cut.prefix: cut for cut in cuts if cut.is_whole}.values())
     new_tokens = windows.length - windows.prefix
-    texts = {model.name: _complete(model, list(whole), new_tokens=new_tokens, seed=seed) for model in config.models}
+    texts = {model.name: _complete(model, whole, lm, new_tokens=new_tokens, seed=seed) for model in config.models}
     return [
-        Completed(prefix, {name: of_model[place] for name, of_model in texts.items()}, real)
-        for place, (prefix, real) in enumerate(whole.items())
+        Completed(cut.prefix, {name: of_model[place] for name, of_model in texts.items()}, cut.real)
+        for place, cut in enumerate(whole)
     ]
 
 
@@ -84,14 +101,21 @@ def check_models(config: StudyConfig) -> None:
         raise DataError(f"{config.windows.source} does not exist; give a corpus folder or a text file")
 
 
-def _complete(model: StudyModel, prefixes: Sequence[str], *, new_tokens: int, seed: int) -> list[str]:
-    """One completion of each prefix. Models draw from streams of their own, so that equal ones differ."""
+def _complete(
+    model: StudyModel, cuts: Sequence[Cut], cut_by: LanguageModel, *, new_tokens: int, seed: int
+) -> list[str]:
+    """One completion of each prefix. Models draw from streams of their own, so that equal ones differ.
+
+    A model with the tokens that the windows were cut by continues these very tokens, another one their text.
+    """
     texts: list[str] = []
     stream = derive_seed(seed, "completions", model.name)
+    lm = LanguageModel.from_pretrained(model.language_model)
+    same_tokens = tokenizer_sha256(lm.tokenizer) == tokenizer_sha256(cut_by.tokenizer)
+    prefixes: list[Text] = [cut.ids if same_tokens else cut.prefix for cut in cuts]
     if model.energy is None:
-        lm = LanguageModel.from_pretrained(model.language_model)
 
-        def draw(some: Sequence[str], start: int) -> list[str]:
+        def draw(some: Sequence[Text], start: int) -> list[str]:
             drawn = lm.sample(
                 list(some),
                 max_new_tokens=new_tokens,
@@ -105,7 +129,7 @@ def _complete(model: StudyModel, prefixes: Sequence[str], *, new_tokens: int, se
         joint = load_joint(model.language_model, model.energy)
         options = model.joint_sampling(new_tokens)
 
-        def draw(some: Sequence[str], start: int) -> list[str]:
+        def draw(some: Sequence[Text], start: int) -> list[str]:
             return [one.text for one in joint.sample_batch(list(some), options, seed=stream, first_context=start)]
 
     with progress(f"completions of {model.name}", total=len(prefixes), unit="prefix") as bar:
