@@ -9,10 +9,9 @@ micro-batches nor the number of processes changes them.
 Relations  `electric_task` and `electra_task` contrast the tokens; `language_model_task` has the order of windows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from energylm.numerics.categorical import draw_categorical
 from energylm.objectives.masked_lm import masking_uniforms
 from energylm.objectives.noise_positions import noise_count
-from energylm.training.language_model_task import LanguageModelTask, WindowSource
+from energylm.training.language_model_task import LanguageModelTask, WindowOptions, WindowSource
 from energylm.training.task import Batch, Share, Sums
 
 NOISE_LOSS, CONTRAST_LOSS = "noise_loss", "contrast_loss"  # the terms of the loss, and what is validated
@@ -70,29 +69,11 @@ class ContrastTask(LanguageModelTask):
         noise_rate: float,
         contrast_weight: float,
         ordinary_V: Tensor,
-        seed: int,
-        global_batch: int,
-        save_model: Callable[[nn.Module, Path], None],
-        max_valid_windows: int | None = None,
-        valid_batch: int = 32,
         fingerprint: Mapping[str, Any] | None = None,
+        **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(
-            model,
-            train_windows,
-            valid_windows,
-            seed=seed,
-            global_batch=global_batch,
-            save_model=save_model,
-            max_valid_windows=max_valid_windows,
-            valid_batch=valid_batch,
-            fingerprint={
-                "noise_rate": noise_rate,
-                "contrast_weight": contrast_weight,
-                **contrast.settings,
-                **(fingerprint or {}),
-            },
-        )
+        facts = {"noise_rate": noise_rate, "contrast_weight": contrast_weight, **contrast.settings}
+        super().__init__(model, train_windows, valid_windows, fingerprint=facts | dict(fingerprint or {}), **options)
         self.contrast, self.noise_rate, self.ordinary_V = contrast, noise_rate, ordinary_V
         self.loss_weights = {NOISE_LOSS: 1.0, CONTRAST_LOSS: contrast_weight}
 
@@ -121,10 +102,8 @@ class ContrastTask(LanguageModelTask):
         if self.valid_windows is None:
             return {}
         device = next(model.parameters()).device
-        windows = self.validated_windows
         totals = torch.zeros(4, 2, dtype=torch.float64)
-        for start in range(share.rank * self.valid_batch, len(windows), share.world * self.valid_batch):
-            indices = windows[start : start + self.valid_batch]
+        for indices in self.validated_batches(share):
             tokens_BT = torch.from_numpy(self.valid_windows.gather(indices))
             batch = self._noised(tokens_BT, "validation", rows_B=torch.from_numpy(indices))
             judged = self.contrast.judge(model, {name: value.to(device) for name, value in batch.items()})

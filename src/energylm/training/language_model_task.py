@@ -10,9 +10,9 @@ Relations  `objectives.cross_entropy` is the loss; `pipelines.train_lm` builds c
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Required, TypedDict
 
 import numpy as np
 import torch
@@ -33,6 +33,16 @@ class WindowSource(Protocol):
     def gather(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """(B, T) token ids of the windows `indices`."""
         ...
+
+
+class WindowOptions(TypedDict, total=False):
+    """What every task over windows takes; `save_model(network, folder)` writes the network as its user wants it."""
+
+    seed: Required[int]
+    global_batch: Required[int]
+    save_model: Required[Callable[[nn.Module, Path], None]]
+    max_valid_windows: int | None
+    valid_batch: int
 
 
 class LanguageModelTask:
@@ -88,15 +98,20 @@ class LanguageModelTask:
         wanted = size if self.max_valid_windows is None else min(size, self.max_valid_windows)
         return np.arange(wanted, dtype=np.int64) * size // max(wanted, 1)
 
+    def validated_batches(self, share: Share) -> Iterator[NDArray[np.int64]]:
+        """A process's share of them, in batches."""
+        windows = self.validated_windows
+        for start in range(share.rank * self.valid_batch, len(windows), share.world * self.valid_batch):
+            yield windows[start : start + self.valid_batch]
+
     def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
         """Nats per predicted token."""
         if self.valid_windows is None:
             return {}
         device = next(model.parameters()).device
-        windows = self.validated_windows
         total, count = 0.0, 0
-        for start in range(share.rank * self.valid_batch, len(windows), share.world * self.valid_batch):
-            tokens_BT = self._read(self.valid_windows, windows[start : start + self.valid_batch]).to(device)
+        for indices in self.validated_batches(share):
+            tokens_BT = self._read(self.valid_windows, indices).to(device)
             total += float(self._cross_entropy(model, tokens_BT))
             count += tokens_BT[:, 1:].numel()
         return {"loss": (total, count)}

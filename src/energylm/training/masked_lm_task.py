@@ -9,9 +9,8 @@ the chosen positions only, a seventh of the work of running it over all.
 Relations  `objectives.masked_lm` is the masking, `language_model_task` the order of windows.
 """
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from energylm.config.pretrain import MaskingConfig
 from energylm.models.masked_presets import MaskedLMNetwork, token_logits
 from energylm.objectives.cross_entropy import IGNORED, count_targets, cross_entropy_sum
 from energylm.objectives.masked_lm import mask_tokens, masking_uniforms
-from energylm.training.language_model_task import LanguageModelTask, WindowSource
+from energylm.training.language_model_task import LanguageModelTask, WindowOptions, WindowSource
 from energylm.training.task import Batch, Share, Sums
 
 
@@ -36,24 +35,11 @@ class MaskedLMTask(LanguageModelTask):
         masking: MaskingConfig,
         mask_token_id: int,
         ordinary_V: Tensor,
-        seed: int,
-        global_batch: int,
-        save_model: Callable[[nn.Module, Path], None],
-        max_valid_windows: int | None = None,
-        valid_batch: int = 32,
         fingerprint: Mapping[str, Any] | None = None,
+        **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(
-            network,
-            train_windows,
-            valid_windows,
-            seed=seed,
-            global_batch=global_batch,
-            save_model=save_model,
-            max_valid_windows=max_valid_windows,
-            valid_batch=valid_batch,
-            fingerprint={"masking": masking.model_dump(), **(fingerprint or {})},
-        )
+        facts = {"masking": masking.model_dump(), **(fingerprint or {})}
+        super().__init__(network, train_windows, valid_windows, fingerprint=facts, **options)
         self.masking, self.mask_token_id, self.ordinary_V = masking, mask_token_id, ordinary_V
 
     def batch(self, step: int, rows: range) -> Batch:
@@ -75,10 +61,8 @@ class MaskedLMTask(LanguageModelTask):
         if self.valid_windows is None:
             return {}
         device = next(model.parameters()).device
-        windows = self.validated_windows
         totals_3 = torch.zeros(3, dtype=torch.float64)
-        for start in range(share.rank * self.valid_batch, len(windows), share.world * self.valid_batch):
-            indices = windows[start : start + self.valid_batch]
+        for indices in self.validated_batches(share):
             tokens_BT = torch.from_numpy(self.valid_windows.gather(indices))
             batch = self._masked(tokens_BT, "validation", rows_B=torch.from_numpy(indices))
             totals_3 += torch.stack(self._predict(model, {k: v.to(device) for k, v in batch.items()})).double().cpu()

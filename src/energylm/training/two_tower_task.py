@@ -5,16 +5,15 @@
 Relations  `models.two_tower` is the network; `masked_lm_task` predicts a seventh of the tokens in a pass.
 """
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from energylm.models.two_tower import TwoTowerForCloze
 from energylm.objectives.cross_entropy import IGNORED, count_targets, cross_entropy_sum
-from energylm.training.language_model_task import LanguageModelTask, WindowSource
+from energylm.training.language_model_task import LanguageModelTask, WindowOptions, WindowSource
 from energylm.training.task import Batch, Share, Sums
 
 
@@ -28,24 +27,10 @@ class TwoTowerTask(LanguageModelTask):
         valid_windows: WindowSource | None = None,
         *,
         ordinary_V: Tensor,
-        seed: int,
-        global_batch: int,
-        save_model: Callable[[nn.Module, Path], None],
-        max_valid_windows: int | None = None,
-        valid_batch: int = 32,
         fingerprint: Mapping[str, Any] | None = None,
+        **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(
-            network,
-            train_windows,
-            valid_windows,
-            seed=seed,
-            global_batch=global_batch,
-            save_model=save_model,
-            max_valid_windows=max_valid_windows,
-            valid_batch=valid_batch,
-            fingerprint=fingerprint,
-        )
+        super().__init__(network, train_windows, valid_windows, fingerprint=fingerprint, **options)
         self.ordinary_V = ordinary_V
 
     def counts(self, batch: Batch) -> dict[str, float]:
@@ -60,10 +45,9 @@ class TwoTowerTask(LanguageModelTask):
         if self.valid_windows is None:
             return {}
         device = next(model.parameters()).device
-        windows = self.validated_windows
         totals_3 = torch.zeros(3, dtype=torch.float64)
-        for start in range(share.rank * self.valid_batch, len(windows), share.world * self.valid_batch):
-            tokens_BT = self._read(self.valid_windows, windows[start : start + self.valid_batch]).to(device)
+        for indices in self.validated_batches(share):
+            tokens_BT = self._read(self.valid_windows, indices).to(device)
             totals_3 += torch.stack(self._predict(model, tokens_BT)).double().cpu()
         loss, correct, count = totals_3.tolist()
         return {"loss": (loss, count), "accuracy": (correct, count)}
