@@ -19,9 +19,10 @@ def killed_and_resumed(nursery, job, folder, *, moment, seconds):
     share = random.Random(f"{job} {moment}").random()
     for attempt in range(8):
         place = folder / str(attempt) / job
-        done = nursery.run(job, place, kill_after=share * seconds * 0.6**attempt)
+        done = nursery.run(job, place, kill_after=share * seconds)
         if done.status == -signal.SIGKILL:
             break
+        seconds = 0.6 * min(seconds, done.seconds)
     assert done.status == -signal.SIGKILL, f"never killed, though it takes {seconds:.2f} s: {done.said}"
     resumed = nursery.run(job, place)
     assert resumed.status == 0, resumed.said
