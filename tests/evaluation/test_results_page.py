@@ -40,6 +40,17 @@ def test_a_benchmark_and_a_report_by_hand(tmp_path):
     assert page.index("## bench toy") < page.index("## A run")
 
 
+def test_claims_and_bars_are_counted_first(tmp_path):
+    (tmp_path / "bench-toy.json").write_text(json.dumps(BENCH))
+    for name, verdicts in (("one", ["holds", "does not hold", "holds"]), ("two", ["does not hold"])):
+        claims = Table(["claim", "here"], [[f"claim {n}", here] for n, here in enumerate(verdicts)])
+        write_report(tmp_path / name, title=name, sections=[Numbers("Claims", claims)])
+        (tmp_path / name / "results.json").rename(tmp_path / f"{name}.json")
+    glance = results_page(tmp_path).split("## At a glance")[1].split("\n## ")[0]
+    assert "| one | 2 | 3 |\n| two | 0 | 1 |\n| all | 2 | 4 |" in glance
+    assert "| toy | 1 | 2 |" in glance
+
+
 def test_no_results_yet(tmp_path):
     assert "No results are kept yet." in results_page(tmp_path)
 

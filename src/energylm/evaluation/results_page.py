@@ -7,12 +7,12 @@ Two kinds of file are known by their keys: a benchmark's bars (`energylm bench N
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from energylm.errors import DataError
-from energylm.evaluation.tables import Table, to_markdown
+from energylm.evaluation.tables import Cell, Table, to_markdown
 from energylm.files import read_json, write_text
 
 _HEAD = """# Results
@@ -24,9 +24,32 @@ Timings were taken in one run each, contenders taking turns; compare ratios, not
 
 def results_page(folder: Path | str) -> str:
     """The page as Markdown, one part for each JSON file in `folder`."""
-    files = sorted(Path(folder).glob("*.json"))
-    parts = [_part(file, read_json(file)) for file in files] or ["No results are kept yet."]
-    return "\n".join([_HEAD, *parts]).rstrip() + "\n"
+    kept = {file: read_json(file) for file in sorted(Path(folder).glob("*.json"))}
+    parts = [_part(file, one) for file, one in kept.items()]
+    if not parts:
+        return f"{_HEAD}\nNo results are kept yet.\n"
+    return "\n".join([_HEAD, _glance(list(kept.values())), *parts]).rstrip() + "\n"
+
+
+def _glance(kept: Sequence[Mapping[str, Any]]) -> str:
+    """How many claims of each recipe hold here, and how many bars of each benchmark."""
+    claims: list[list[Cell]] = []
+    bars: list[list[Cell]] = []
+    for one in kept:
+        if "bars" in one:
+            bars.append([one["name"], sum(bar["holds"] for bar in one["bars"]), len(one["bars"])])
+        elif "claims" in one["sections"]:
+            judged = [row["here"] for row in one["sections"]["claims"]["rows"]]
+            claims.append([one["title"], judged.count("holds"), len(judged)])
+    total = ["all", sum(row[1] for row in claims), sum(row[2] for row in claims)]
+    return "\n".join(
+        [
+            "## At a glance",
+            "",
+            to_markdown(Table(["recipe", "claims that hold", "of"], [*claims, total])),
+            to_markdown(Table(["benchmark", "bars that hold", "of"], bars)),
+        ]
+    )
 
 
 def _part(file: Path, kept: Any) -> str:
