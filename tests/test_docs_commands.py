@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -75,13 +76,13 @@ def test_commands_are_found_by_hand():
     assert with_dry_run("energylm lm train --dry-run") == "energylm lm train --dry-run"
 
 
-def test_a_verb_that_does_not_exist_is_caught(workshop):
+def test_a_verb_that_does_not_exist_is_caught(workshop, run_in):
     """Teeth: what the test below would do with a page that shows a command we do not have."""
     assert run_in(workshop, "energylm lm smaple model").returncode == 2
 
 
 @pytest.mark.parametrize("command", sorted({with_dry_run(command) for command in shown("energylm")}))
-def test_commands_shown_in_the_pages_run(workshop, command):
+def test_commands_shown_in_the_pages_run(workshop, run_in, command):
     done = run_in(workshop, command)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
@@ -111,11 +112,21 @@ def test_links_between_pages_lead_somewhere():
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def run_in(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+@pytest.fixture(scope="module")
+def run_in(tmp_path_factory) -> Iterator[Callable[[Path, str], subprocess.CompletedProcess[str]]]:
+    """Runs a command line in a folder, with an `energylm` that starts at once (`warm_energylm`)."""
+    folder = tmp_path_factory.mktemp("bin")
+    path = f"{folder}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = [sys.executable, str(ROOT / "tests" / "warm_energylm.py"), str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as warm:
+        assert warm.stdout is not None and warm.stdout.readline() == "ready\n"
+
+        def run(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+            options = {"cwd": folder, "env": os.environ | {"PATH": path}, "capture_output": True, "text": True}
+            return subprocess.run(["bash", "-c", line], check=False, timeout=120, **options)
+
+        yield run
+        warm.kill()
 
 
 @pytest.fixture(scope="module")
