@@ -166,9 +166,41 @@ def test_models_complete_windows_of_a_corpus(tmp_path, model_folder, energy_fold
     assert all(pair.first != pair.second for pair in made.pairs)
     again = new_study(config, output=tmp_path / "t", salt="x").study
     assert again.pairs == made.pairs and again.digest == made.digest
+    assert not (tmp_path / ".s.drawing").exists()
     missing = config.model_copy(update={"windows": config.windows.model_copy(update={"source": "no/such"})})
     with pytest.raises(DataError, match="does not exist"):
         describe_study(missing)
+
+
+def test_killed_while_models_draw_it_goes_on(tmp_path, model_folder, corpus_folder, monkeypatch):
+    """Stopped in its second block; the first is not drawn again, and the study is the undisturbed one's."""
+    from energylm.bundles.language_model import LanguageModel
+    from energylm.pipelines import study_completions
+
+    config = StudyConfig.checked(
+        {
+            "models": [{"name": name, "language_model": str(model_folder)} for name in ("base", "again")],
+            "windows": {"source": str(corpus_folder), "split": "train", "length": 20, "prefix": 12},
+            "pairs": 6,
+            "design": {"qualification": {"items": 2}, "max_pairs_per_rater": 3},
+        }
+    )
+    monkeypatch.setattr(study_completions, "_AT_ONCE", 4)
+    alone = new_study(config, output=tmp_path / "alone", salt="x").study
+    sample, firsts = LanguageModel.sample, []
+
+    def stopped(self, *given, first_context, **options):
+        firsts.append(first_context)
+        if first_context == 4 and len(firsts) == 2:
+            raise KeyboardInterrupt
+        return sample(self, *given, first_context=first_context, **options)
+
+    monkeypatch.setattr(LanguageModel, "sample", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        new_study(config, output=tmp_path / "s", salt="x")
+    assert not (tmp_path / "s").exists()
+    resumed = new_study(config, output=tmp_path / "s", salt="x").study
+    assert firsts[:3] == [0, 4, 4] and resumed.pairs == alone.pairs and resumed.digest == alone.digest
 
 
 @pytest.fixture(scope="module")

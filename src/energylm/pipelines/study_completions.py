@@ -12,17 +12,20 @@ from pathlib import Path
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.text_codec import Text
+from energylm.bundles.weights_identity import model_identity
 from energylm.config.perplexity import PerplexityConfig
 from energylm.config.study import StudyConfig, StudyModel
 from energylm.data.readers.jsonl import json_records
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.errors import DataError
 from energylm.pipelines.joint_model import load_joint
+from energylm.pipelines.kept_blocks import BlockForm, KeptBlocks
 from energylm.pipelines.perplexity import load_windows
 from energylm.progress import progress
 from energylm.randomness import derive_seed
 
 _AT_ONCE = 16  # prefixes that travel together
+_FORM = BlockForm(block=list, to_json=list, from_json=list, size=len)
 _BROKEN = "�"  # half a character, where a window was cut inside one
 
 
@@ -63,8 +66,8 @@ def read_completions(config: StudyConfig) -> list[Completed]:
     ]
 
 
-def draw_completions(config: StudyConfig, *, prefixes: int) -> list[Completed]:
-    """Let the models complete `prefixes` windows."""
+def draw_completions(config: StudyConfig, *, prefixes: int, drafts: Path) -> list[Completed]:
+    """Let the models complete `prefixes` windows; finished blocks are kept in `drafts`, where a killed run goes on."""
     windows, seed = config.windows, config.design.seed
     assert windows is not None
     lm = LanguageModel.from_pretrained(config.models[0].language_model)
@@ -84,7 +87,10 @@ def draw_completions(config: StudyConfig, *, prefixes: int) -> list[Completed]:
     cuts = (Cut(prefix, lm.decode(prefix), lm.decode(real)) for prefix, real in halves)
     whole = list({cut.prefix: cut for cut in cuts if cut.is_whole}.values())
     new_tokens = windows.length - windows.prefix
-    texts = {model.name: _complete(model, whole, lm, new_tokens=new_tokens, seed=seed) for model in config.models}
+    texts = {
+        model.name: _complete(model, whole, lm, new_tokens=new_tokens, seed=seed, drafts=drafts)
+        for model in config.models
+    }
     return [
         Completed(cut.prefix, {name: of_model[place] for name, of_model in texts.items()}, cut.real)
         for place, cut in enumerate(whole)
@@ -102,7 +108,7 @@ def check_models(config: StudyConfig) -> None:
 
 
 def _complete(
-    model: StudyModel, cuts: Sequence[Cut], cut_by: LanguageModel, *, new_tokens: int, seed: int
+    model: StudyModel, cuts: Sequence[Cut], cut_by: LanguageModel, *, new_tokens: int, seed: int, drafts: Path
 ) -> list[str]:
     """One completion of each prefix. Models draw from streams of their own, so that equal ones differ.
 
@@ -132,12 +138,24 @@ def _complete(
         def draw(some: Sequence[Text], start: int) -> list[str]:
             return [one.text for one in joint.sample_batch(list(some), options, seed=stream, first_context=start)]
 
+    kept = KeptBlocks(drafts, _job(model, new_tokens, stream), _FORM)
     with progress(f"completions of {model.name}", total=len(prefixes), unit="prefix") as bar:
-        for start in range(0, len(prefixes), _AT_ONCE):
+        for number, start in enumerate(range(0, len(prefixes), _AT_ONCE)):
             some = prefixes[start : start + _AT_ONCE]
-            texts += draw(some, start)
+            found = kept.find(number, some)
+            if found is None:
+                found = (draw(some, start),)
+                kept.keep(number, some, found[0])
+            texts += found[0]
             bar.advance(len(some))
     return texts
+
+
+def _job(model: StudyModel, new_tokens: int, stream: int) -> dict[str, object]:
+    """What a block of completions depends on beside its prefixes."""
+    places = [place for place in (model.language_model, model.energy) if place is not None]
+    how = model.model_dump(mode="json", include={"candidates", "truncation"})
+    return how | {"models": [model_identity(place) for place in places], "new": new_tokens, "stream": stream}
 
 
 def _read_file(path: Path) -> dict[str, str]:

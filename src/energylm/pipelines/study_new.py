@@ -8,6 +8,7 @@ Relations  `study_completions` reads or draws the texts; `data.study_items` writ
 """
 
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,10 +60,12 @@ class NewStudy:
 def new_study(config: StudyConfig, *, output: Path | str, salt: str | None = None) -> NewStudy:
     """Make the study's folder. `salt` hides what items are: leave it to chance wherever people will answer."""
     design, salt = config.design, salt or secrets.token_hex()
-    refuse_existing(Path(output))  # before models draw for hours
+    output = Path(output)
+    refuse_existing(output)  # before models draw for hours
+    drafts = output.with_name(f".{output.name}.drawing")
     if config.models:
         check_models(config)
-        completed = draw_completions(config, prefixes=_prefixes_needed(config))
+        completed = draw_completions(config, prefixes=_prefixes_needed(config), drafts=drafts)
     else:
         completed = read_completions(config)
     order = shuffled(np.arange(len(completed)), len(completed), seed=derive_seed(design.seed, "prefixes")).tolist()
@@ -82,6 +85,7 @@ def new_study(config: StudyConfig, *, output: Path | str, salt: str | None = Non
         checks=checks,
         origin=config.model_dump(mode="json", include={"completions", "real", "models", "windows", "pairs"}),
     )
+    shutil.rmtree(drafts, ignore_errors=True)
     return NewStudy(study, identical)
 
 
