@@ -26,7 +26,7 @@ from energylm.config.rerank import RerankConfig
 from energylm.config.score import ScoreConfig
 from energylm.data.negatives import Negatives
 from energylm.errors import ConfigError, ModelError, WorkerLost
-from energylm.pipelines import negatives, ray_cluster, ray_engine
+from energylm.pipelines import negatives, ray_cluster, ray_engine, ray_worker
 from energylm.pipelines.detect_run import run_detector
 from energylm.pipelines.negatives import make_negatives
 from energylm.pipelines.perplexity import run_perplexity
@@ -119,7 +119,9 @@ class Tenfold:
 @pytest.fixture
 def pool(monkeypatch):
     def make(load=Tenfold, **settings):
-        monkeypatch.setattr(ray_engine, "ray", AnythingGoes(**settings))
+        pretended = AnythingGoes(**settings)
+        for side in (ray_engine, ray_worker):
+            monkeypatch.setattr(side, "ray", pretended)
         return ray_engine.RayPool(load, EngineConfig(engine="ray"), weights={})
 
     return make
@@ -264,8 +266,8 @@ def kill_the_workers_of_a_machine(cluster) -> int:
     while time.monotonic() < end:
         for node in cluster.list_all_nodes():
             raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-            holding = [child for child in raylet.children(recursive=True) if "ray::_Actor" in " ".join(child.cmdline())]
-            if any("ray::_Actor.work" in " ".join(child.cmdline()) for child in holding):
+            holding = [child for child in raylet.children(recursive=True) if "ray::Actor" in " ".join(child.cmdline())]
+            if any("ray::Actor.work" in " ".join(child.cmdline()) for child in holding):
                 for child in holding:
                     os.kill(child.pid, signal.SIGKILL)
                 return len(holding)

@@ -9,11 +9,10 @@ Why not Ray Data's actor pool: it restarts a lost actor and retries the task *on
 does not come back wait for as long as the cluster has no room for the restart, while other workers are idle; and it
 wants all blocks beforehand, where texts may come from a pipe.
 
-Relations  `block_engine` says what workers and pools are; `ray_cluster` connects.
+Relations  `block_engine` says what workers and pools are; `ray_worker` is the other side; `ray_cluster` connects.
 """
 
 import heapq
-import os
 import socket
 from collections import Counter as Tally
 from collections import deque
@@ -25,14 +24,14 @@ from typing import Any
 
 import ray
 import ray.exceptions as lost
-import torch
 
 from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.engine import EngineConfig
-from energylm.errors import EnergyLMError, ModelError, WorkerLost
-from energylm.pipelines.block_engine import Load, Pool, Worker
+from energylm.errors import EnergyLMError, WorkerLost
+from energylm.pipelines.block_engine import Load, Pool
 from energylm.pipelines.ray_cluster import threads_of
-from energylm.progress import Counter, Progress, collected, say
+from energylm.pipelines.ray_worker import Actor, Finished, Started
+from energylm.progress import Progress, say
 
 IN_HAND = 2  # blocks of a worker: the one it does, and the next
 AHEAD = 4  # blocks a worker, from the oldest unfinished one to the newest that is begun
@@ -60,55 +59,6 @@ class RayEngine:
             pool.close()
 
 
-@dataclass(frozen=True)
-class _Started:
-    place: str  # the worker's process and machine, in words
-    node: str  # Ray's name of the machine
-    facts: Mapping[str, Any]
-    messages: list[str]
-
-
-@dataclass(frozen=True)
-class _Finished:
-    found: Any
-    advanced: float
-    messages: list[str]
-
-
-class _Actor:
-    """A worker in a process of its own. Loading is a task and not the constructor, so that its errors arrive whole."""
-
-    def __init__(self, load: Load, *, threads: int, weights: Mapping[str, str], home: str) -> None:
-        self._load, self._threads, self._weights, self._home = load, threads, weights, home
-        self._worker: Worker | None = None
-
-    def start(self) -> _Started:
-        torch.set_num_threads(self._threads)
-        with collected() as messages, self._errors_say_where():
-            for place, sha256 in self._weights.items():
-                if weights_sha256(place) != sha256:
-                    raise ModelError(f"{place} holds other weights than where the run was started; copy them again")
-            self._worker = self._load()
-        place = f"process {os.getpid()} on {socket.gethostname()}"
-        return _Started(place, ray.get_runtime_context().get_node_id(), self._worker.facts(), messages)
-
-    def work(self, block: Any) -> _Finished:
-        counter = Counter()
-        assert self._worker is not None
-        with collected() as messages, self._errors_say_where():
-            found = self._worker(block, progress=counter)
-        return _Finished(found, counter.done, messages)
-
-    @contextmanager
-    def _errors_say_where(self) -> Iterator[None]:
-        """A folder may be missing on one machine only."""
-        try:
-            yield
-        except EnergyLMError as error:
-            here = socket.gethostname()
-            raise error if here == self._home else type(error)(f"{error} (on {here})") from None
-
-
 @dataclass(eq=False)
 class _Hand:
     """A worker as the driver knows it: its actor, and its blocks, the oldest of which it is doing."""
@@ -126,7 +76,7 @@ class RayPool:
         self.ready: list[_Hand] = []
         self.starting: dict[Any, _Hand] = {}
         options = {"num_cpus": threads, "num_gpus": config.gpus_per_worker, "scheduling_strategy": "SPREAD"}
-        actors = ray.remote(_Actor).options(max_restarts=0, **options)
+        actors = ray.remote(Actor).options(max_restarts=0, **options)
         self._new_actor = partial(
             actors.remote, load, threads=threads, weights=dict(weights), home=socket.gethostname()
         )
@@ -172,7 +122,7 @@ class RayPool:
         """A worker that has loaded its model is ready; one that was lost on the way is forgotten."""
         hand = self.starting.pop(reference)
         try:
-            started: _Started = _result(reference)
+            started: Started = _result(reference)
         except LOST as error:
             self._failed_starts += 1
             if self._failed_starts > MAX_LOSSES:
@@ -249,7 +199,7 @@ class _Run:
     def _finish(self, reference: Any) -> None:
         hand, number = self._running[reference]
         try:
-            finished: _Finished = _result(reference)
+            finished: Finished = _result(reference)
         except LOST as error:
             self._lose(hand, error)
             return
