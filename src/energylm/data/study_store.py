@@ -51,7 +51,7 @@ class StudyStore:
         with self._writing() as database:
             known = _fact(database, _STUDY)
             if known is None:
-                database.execute(insert(FACTS).values(name=_STUDY, value=study.digest))
+                _set_fact(database, _STUDY, study.digest)
         if known not in (None, study.digest):
             self.close()
             raise DataError(f"{self._path} holds answers to another study than {study.folder}; keep them apart")
@@ -91,13 +91,12 @@ class StudyStore:
 
     def set_owner_hash(self, token_hash: str) -> None:
         with self._writing() as database:
-            database.execute(FACTS.delete().where(FACTS.c.name == _OWNER))
-            database.execute(insert(FACTS).values(name=_OWNER, value=token_hash))
+            _set_fact(database, _OWNER, token_hash)
 
     def mark_simulated(self) -> None:
         """Say for good that nobody of flesh answers here."""
         with self._writing() as database:
-            database.execute(insert(FACTS).values(name=_SIMULATED, value="yes"))
+            _set_fact(database, _SIMULATED, "yes")
 
     def refuse_people(self) -> None:
         """An error where a simulated panel has answered: its votes and people's must not be counted together."""
@@ -248,3 +247,8 @@ def _turn(row: Row[Any]) -> Turn:
 
 def _fact(database: Connection, name: str) -> str | None:
     return database.execute(select(FACTS.c.value).where(FACTS.c.name == name)).scalar()
+
+
+def _set_fact(database: Connection, name: str, value: str) -> None:
+    database.execute(FACTS.delete().where(FACTS.c.name == name))
+    database.execute(insert(FACTS).values(name=name, value=value))

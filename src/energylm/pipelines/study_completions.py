@@ -116,10 +116,8 @@ def _complete(
     """
     texts: list[str] = []
     stream = derive_seed(seed, "completions", model.name)
-    lm = LanguageModel.from_pretrained(model.language_model)
-    same_tokens = tokenizer_sha256(lm.tokenizer) == tokenizer_sha256(cut_by.tokenizer)
-    prefixes: list[Text] = [cut.ids if same_tokens else cut.prefix for cut in cuts]
     if model.energy is None:
+        lm = LanguageModel.from_pretrained(model.language_model)
 
         def draw(some: Sequence[Text], start: int) -> list[str]:
             drawn = lm.sample(
@@ -133,11 +131,14 @@ def _complete(
             return [copies[0] for copies in drawn.texts]
     else:
         joint = load_joint(model.language_model, model.energy)
+        lm = joint.lm
         options = model.joint_sampling(new_tokens)
 
         def draw(some: Sequence[Text], start: int) -> list[str]:
             return [one.text for one in joint.sample_batch(list(some), options, seed=stream, first_context=start)]
 
+    same_tokens = tokenizer_sha256(lm.tokenizer) == tokenizer_sha256(cut_by.tokenizer)
+    prefixes: list[Text] = [cut.ids if same_tokens else cut.prefix for cut in cuts]
     kept = KeptBlocks(drafts, _job(model, new_tokens, stream), _FORM)
     with progress(f"completions of {model.name}", total=len(prefixes), unit="prefix") as bar:
         for number, start in enumerate(range(0, len(prefixes), _AT_ONCE)):
