@@ -87,6 +87,15 @@ def test_few_candidates_lie_between_the_base_and_the_joint_model():
     assert "lies between" in drawn[0].warning and drawn[0].ess <= 2
 
 
+def test_a_warning_says_whether_candidates_are_few_or_unequal():
+    even = ResidualModel(LM, TabularEnergy(torch.zeros_like(ENERGY.table), vocabulary_size=VOCABULARY, length=LENGTH))
+    steep = ResidualModel(LM, TabularEnergy(9 * ENERGY.table, vocabulary_size=VOCABULARY, length=LENGTH))
+    assert draw(even, n=16)[0].warning.startswith("16 candidates are few to choose from, and the text's law")
+    unequal = draw(steep, n=16)[0]
+    assert unequal.ess < 8 and f"worth {unequal.ess:.1f} independent ones: a few decide" in unequal.warning
+    assert draw(even)[0].warning is None
+
+
 def test_several_draws_are_different_candidates_and_the_first_keeps_its_law():
     samples = draw(draws=3)
     assert all(len(set(sample.pools[0].kept)) == 3 for sample in samples)

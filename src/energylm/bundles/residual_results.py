@@ -84,12 +84,15 @@ class JointSample:
 
     @property
     def warning(self) -> str | None:
-        weak = None
+        weak, n = None, len(self.log_weights)
         if self.ess < TRUSTED_ESS:
-            weak = (
-                f"the {len(self.log_weights):,} candidates are worth {self.ess:.1f} independent ones: a few decide, "
-                "and the text's law lies between the language model's and the joint model's; draw more candidates"
+            what = (
+                f"{n:,} candidates are few to choose from"
+                if self.ess > n / 2
+                else f"the {n:,} candidates are worth {self.ess:.1f} independent ones: a few decide"
             )
+            law = "the text's law lies between the language model's and the joint model's"
+            weak = f"{what}, and {law}; draw more candidates"
         return "; ".join(filter(None, (self.caution, weak))) or None
 
     def to_json(self) -> dict[str, Any]:

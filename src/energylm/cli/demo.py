@@ -58,6 +58,7 @@ def demo(
     model, energy, prompt = (shlex.quote(str(it)) for it in (done.run.model, done.energy.model, chosen.prompts[0]))
     say("Try next:")
     say(f"  energylm generate {model} --energy {energy} --prompt {prompt} --top-k 10")
+    say(f"  energylm serve --lm {model} --energy {energy}    # and open http://127.0.0.1:8000")
     say(f"  energylm lm sample {model} --prompt {prompt} -n 3 --top-k 10 --plain")
     say(f"  energylm corpus info {shlex.quote(str(done.corpus_folder))}")
     say("  energylm corpus build YOUR_TEXTS --output my-corpus && energylm lm train my-corpus --output my-lm")
