@@ -10,7 +10,8 @@ from scipy.stats import binomtest
 from energylm.config.study import PanelConfig, StudyConfig
 from energylm.data.study_items import read_study
 from energylm.data.study_store import StudyStore
-from energylm.errors import ConfigError, DataError
+from energylm.errors import BusyError, ConfigError, DataError
+from energylm.files import folder_lock
 from energylm.pipelines.study_new import describe_study, new_study
 from energylm.pipelines.study_panel import expected_exclusions, planted_rates, run_panel
 from energylm.pipelines.study_report import answer_lines, report_study
@@ -199,6 +200,8 @@ def test_killed_while_models_draw_it_goes_on(tmp_path, model_folder, corpus_fold
     with pytest.raises(KeyboardInterrupt):
         new_study(config, output=tmp_path / "s", salt="x")
     assert not (tmp_path / "s").exists()
+    with folder_lock(tmp_path / ".s.drawing"), pytest.raises(BusyError, match="in use by process"):
+        new_study(config, output=tmp_path / "s", salt="x")
     resumed = new_study(config, output=tmp_path / "s", salt="x").study
     assert firsts[:3] == [0, 4, 4] and resumed.pairs == alone.pairs and resumed.digest == alone.digest
 

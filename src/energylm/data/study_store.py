@@ -158,19 +158,19 @@ class StudyStore:
             row = database.execute(select(RATERS).where(RATERS.c.id == rater_id)).first()
             if row is None:
                 raise DataError(f"there is no rater {rater_id}")
-            turns, complete = self._turns(database, rater_id), self._complete(database)
+            turns, complete = self._turns(database, rater_id), self._complete(self._votes(database))
         return standing(self.study, Rater(row.id, row.label), turns, complete=complete)
 
     def progress(self) -> Progress:
         with self._reading() as database:
-            votes = database.execute(VOTES).all()
-            complete = self._complete(database)
+            votes = self._votes(database)
             raters = database.execute(select(RATERS).order_by(RATERS.c.id)).all()
             turns = {row.id: self._turns(database, row.id) for row in raters}
+        complete = self._complete(votes)
         return Progress(
             pairs=len(self.study.pairs),
             pairs_complete=len(complete),
-            votes=sum(row.votes for row in votes),
+            votes=sum(votes.values()),
             votes_wanted=self.study.votes_wanted,
             open=sum(turn.kind == "pair" and turn.is_open for of_rater in turns.values() for turn in of_rater),
             raters=tuple(
@@ -217,8 +217,12 @@ class StudyStore:
         """Votes on a pair and raters who have it in hand, however long."""
         return int(database.execute(HANDS, {"item": item}).scalar_one())
 
-    def _complete(self, database: Connection) -> set[str]:
-        return {row.item for row in database.execute(VOTES).all() if row.votes >= self.study.design.raters_per_pair}
+    def _votes(self, database: Connection) -> dict[str, int]:
+        """Of each pair that has any."""
+        return {row.item: row.votes for row in database.execute(VOTES).all()}
+
+    def _complete(self, votes: dict[str, int]) -> set[str]:
+        return {item for item, count in votes.items() if count >= self.study.design.raters_per_pair}
 
     def _turns(self, database: Connection, rater_id: int) -> list[Turn]:
         """All that a rater was handed, in order."""

@@ -6,8 +6,10 @@ by joint sampling (Deng et al. 2020, alg. 1), both with the same truncation.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
@@ -18,14 +20,14 @@ from energylm.config.study import StudyConfig, StudyModel
 from energylm.data.readers.jsonl import json_records
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.errors import DataError
+from energylm.pipelines.block_engine import LocalPool
 from energylm.pipelines.joint_model import load_joint
 from energylm.pipelines.kept_blocks import BlockForm, KeptBlocks
 from energylm.pipelines.perplexity import load_windows
-from energylm.progress import progress
+from energylm.progress import Progress, progress
 from energylm.randomness import derive_seed
 
 _AT_ONCE = 16  # prefixes that travel together
-_FORM = BlockForm(block=list, to_json=list, from_json=list, size=len)
 _BROKEN = "�"  # half a character, where a window was cut inside one
 
 
@@ -48,6 +50,15 @@ class Cut:
     def is_whole(self) -> bool:
         """Whether there is something to read on both sides, and no half of a character."""
         return bool(self.prefix.strip() and self.real.strip()) and _BROKEN not in self.prefix + self.real
+
+
+@dataclass(frozen=True)
+class CutBlock:
+    first: int  # the place of the first window
+    cuts: Sequence[Cut]
+
+
+_FORM = BlockForm(block=asdict, to_json=list, from_json=list, size=lambda block: len(block.cuts))
 
 
 def read_completions(config: StudyConfig) -> list[Completed]:
@@ -86,9 +97,9 @@ def draw_completions(config: StudyConfig, *, prefixes: int, drafts: Path) -> lis
     halves = ((ids[: windows.prefix], ids[windows.prefix :]) for ids in tokens)
     cuts = (Cut(prefix, lm.decode(prefix), lm.decode(real)) for prefix, real in halves)
     whole = list({cut.prefix: cut for cut in cuts if cut.is_whole}.values())
-    new_tokens = windows.length - windows.prefix
+    new_tokens, cut_by = windows.length - windows.prefix, tokenizer_sha256(lm.tokenizer)
     texts = {
-        model.name: _complete(model, whole, lm, new_tokens=new_tokens, seed=seed, drafts=drafts)
+        model.name: _complete(model, whole, cut_by=cut_by, new_tokens=new_tokens, seed=seed, drafts=drafts)
         for model in config.models
     }
     return [
@@ -107,56 +118,53 @@ def check_models(config: StudyConfig) -> None:
         raise DataError(f"{config.windows.source} does not exist; give a corpus folder or a text file")
 
 
-def _complete(
-    model: StudyModel, cuts: Sequence[Cut], cut_by: LanguageModel, *, new_tokens: int, seed: int, drafts: Path
-) -> list[str]:
-    """One completion of each prefix. Models draw from streams of their own, so that equal ones differ.
+class CompletionsWorker:
+    """A `block_engine.Worker`: one completion of each prefix, by sampling or by joint sampling.
 
     A model with the tokens that the windows were cut by continues these very tokens, another one their text.
     """
-    texts: list[str] = []
+
+    def __init__(self, model: StudyModel, *, cut_by: str, new_tokens: int, stream: int) -> None:
+        self._model, self._new_tokens, self._stream = model, new_tokens, stream
+        self._joint = None if model.energy is None else load_joint(model.language_model, model.energy)
+        self._lm = LanguageModel.from_pretrained(model.language_model) if self._joint is None else self._joint.lm
+        self._same_tokens = tokenizer_sha256(self._lm.tokenizer) == cut_by
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def __call__(self, block: CutBlock, *, progress: Progress) -> list[str]:
+        contexts: list[Text] = [cut.ids if self._same_tokens else cut.prefix for cut in block.cuts]
+        streams = {"seed": self._stream, "first_context": block.first}
+        if self._joint is not None:
+            options = self._model.joint_sampling(self._new_tokens)
+            texts = [one.text for one in self._joint.sample_batch(contexts, options, **streams)]
+        else:
+            how = {"truncation": self._model.truncation, "stop_at_eos": False, **streams}
+            drawn = self._lm.sample(contexts, max_new_tokens=self._new_tokens, **how)
+            texts = [copies[0] for copies in drawn.texts]
+        progress.advance(len(texts))
+        return texts
+
+
+def _complete(
+    model: StudyModel, cuts: Sequence[Cut], *, cut_by: str, new_tokens: int, seed: int, drafts: Path
+) -> list[str]:
+    """The model's completions. Models draw from streams of their own, so that equal ones differ."""
     stream = derive_seed(seed, "completions", model.name)
-    if model.energy is None:
-        lm = LanguageModel.from_pretrained(model.language_model)
-
-        def draw(some: Sequence[Text], start: int) -> list[str]:
-            drawn = lm.sample(
-                list(some),
-                max_new_tokens=new_tokens,
-                truncation=model.truncation,
-                stop_at_eos=False,
-                seed=stream,
-                first_context=start,
-            )
-            return [copies[0] for copies in drawn.texts]
-    else:
-        joint = load_joint(model.language_model, model.energy)
-        lm = joint.lm
-        options = model.joint_sampling(new_tokens)
-
-        def draw(some: Sequence[Text], start: int) -> list[str]:
-            return [one.text for one in joint.sample_batch(list(some), options, seed=stream, first_context=start)]
-
-    same_tokens = tokenizer_sha256(lm.tokenizer) == tokenizer_sha256(cut_by.tokenizer)
-    prefixes: list[Text] = [cut.ids if same_tokens else cut.prefix for cut in cuts]
-    kept = KeptBlocks(drafts, _job(model, new_tokens, stream), _FORM)
-    with progress(f"completions of {model.name}", total=len(prefixes), unit="prefix") as bar:
-        for number, start in enumerate(range(0, len(prefixes), _AT_ONCE)):
-            some = prefixes[start : start + _AT_ONCE]
-            found = kept.find(number, some)
-            if found is None:
-                found = (draw(some, start),)
-                kept.keep(number, some, found[0])
-            texts += found[0]
-            bar.advance(len(some))
-    return texts
+    pool = LocalPool(partial(CompletionsWorker, model, cut_by=cut_by, new_tokens=new_tokens, stream=stream))
+    blocks = (CutBlock(start, cuts[start : start + _AT_ONCE]) for start in range(0, len(cuts), _AT_ONCE))
+    kept = KeptBlocks(drafts, _job(model, cut_by, new_tokens, stream), _FORM)
+    with progress(f"completions of {model.name}", total=len(cuts), unit="prefix") as bar:
+        return [text for texts in kept.run(pool, blocks, progress=bar) for text in texts]
 
 
-def _job(model: StudyModel, new_tokens: int, stream: int) -> dict[str, object]:
+def _job(model: StudyModel, cut_by: str, new_tokens: int, stream: int) -> dict[str, object]:
     """What a block of completions depends on beside its prefixes."""
     places = [place for place in (model.language_model, model.energy) if place is not None]
     how = model.model_dump(mode="json", include={"candidates", "truncation"})
-    return how | {"models": [model_identity(place) for place in places], "new": new_tokens, "stream": stream}
+    identities = [model_identity(place) for place in places]
+    return how | {"models": identities, "cut by": cut_by, "new": new_tokens, "stream": stream}
 
 
 def _read_file(path: Path) -> dict[str, str]:

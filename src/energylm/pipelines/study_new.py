@@ -20,6 +20,7 @@ from energylm.config.study import StudyConfig
 from energylm.data.study_items import Kind, Known, Pair, Study, item_id, refuse_existing, write_study
 from energylm.errors import DataError
 from energylm.estimators.rater_odds import pass_probability
+from energylm.files import folder_lock
 from energylm.pipelines.study_completions import Completed, check_models, draw_completions, read_completions
 from energylm.randomness import derive_seed, shuffled
 
@@ -65,7 +66,8 @@ def new_study(config: StudyConfig, *, output: Path | str, salt: str | None = Non
     drafts = output.with_name(f".{output.name}.drawing")
     if config.models:
         check_models(config)
-        completed = draw_completions(config, prefixes=_prefixes_needed(config), drafts=drafts)
+        with folder_lock(drafts):
+            completed = draw_completions(config, prefixes=_prefixes_needed(config), drafts=drafts)
     else:
         completed = read_completions(config)
     order = shuffled(np.arange(len(completed)), len(completed), seed=derive_seed(design.seed, "prefixes")).tolist()
