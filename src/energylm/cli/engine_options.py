@@ -1,55 +1,29 @@
 """`--engine` and what goes with it, for the commands whose work is cut into blocks."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from energylm.config.engine import EngineConfig
 
-PANEL = "Engine"
+
+def _option(text: str, *names: str) -> Any:
+    """An option in the panel of its own."""
+    return typer.Option(*names, help=text, show_default=False, rich_help_panel="Engine")
+
 
 Engine = Annotated[
-    str | None,
-    typer.Option(
-        help="local: in this process (default); ray: by workers of a Ray cluster (the extra ray).",
-        show_default=False,
-        rich_help_panel=PANEL,
-    ),
+    str | None, _option("local: in this process (default); ray: by workers of a Ray cluster (the extra ray).")
 ]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        help="The Ray cluster (default: RAY_ADDRESS, else this machine alone).",
-        show_default=False,
-        rich_help_panel=PANEL,
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        help="Copies of the model on the cluster (default: as many as fit).", show_default=False, rich_help_panel=PANEL
-    ),
-]
+Address = Annotated[str | None, _option("The Ray cluster (default: RAY_ADDRESS, else this machine alone).")]
+Workers = Annotated[int | None, _option("Copies of the model on the cluster (default: as many as fit).")]
 Threads = Annotated[
     int | None,
-    typer.Option(
-        "--threads-per-worker",
-        help="Threads of each copy (default: 1 on Ray, torch's choice here).",
-        show_default=False,
-        rich_help_panel=PANEL,
-    ),
+    _option("Threads of each copy (default: 1 on Ray, torch's choice here).", "--threads-per-worker"),
 ]
-Gpus = Annotated[
-    float | None,
-    typer.Option(
-        "--gpus-per-worker",
-        help="GPUs of each copy, or a share of one (default: 0).",
-        show_default=False,
-        rich_help_panel=PANEL,
-    ),
-]
+Gpus = Annotated[float | None, _option("GPUs of each copy, or a share of one (default: 0).", "--gpus-per-worker")]
 Keep = Annotated[
     Path | None,
     typer.Option(
