@@ -100,6 +100,59 @@ def test_what_is_missing_is_never_chosen():
     assert nothing.choose([1.0])[0].tolist() == [0] and not nothing.choose([1.0])[1].any()
 
 
+def test_a_weight_of_zero_ignores_its_scorer_whatever_that_says():
+    """f = (−1, −2), the first scorer says (−inf, −6): at λ = (0, 1) the totals are f + (−3, −1) = (−4, −3)."""
+    impossible = np.array([[[-np.inf, -6.0]], [[-3.0, -1.0]]])
+    scores = ListScores(np.array([[-1.0, -2.0]]), impossible, np.ones((1, 2)))
+    assert scores.totals([0.0, 1.0]).tolist() == [[-4.0, -3.0]]
+    assert scores.totals([0.0, 0.0]).tolist() == [[-1.0, -2.0]] and scores.choose([0.0, 0.0])[0].tolist() == [0]
+    assert scores.totals([0.5, 1.0]).tolist() == [[-np.inf, -6.0]]
+    with np.errstate(invalid="ignore"):  # teeth: the plain product is NaN, and NaN is numpy's greatest number
+        plain = scores.base_UH + np.tensordot([0.0, 1.0], impossible, axes=1)
+    assert np.isnan(plain[0, 0]) and plain.argmax(1).tolist() == [0] != scores.choose([0.0, 1.0])[0].tolist()
+
+
+def test_tuning_with_an_impossible_hypothesis_against_brute_force():
+    """Two lists whose right hypothesis is the second; the first scorer rules one of their first ones out."""
+    scores = ListScores(
+        np.array([[-1.0, -2.0]] * 2), np.array([[[-np.inf, -6.0], [-4.0, -3.0]], [[-3.0, -1.0]] * 2]), np.ones((2, 2))
+    )
+    statistics = np.array([[[1.0, 5.0], [0.0, 5.0]]] * 2)
+    tuning = tune_weights(scores, statistics, WER, grid=(0.25, 1.0))
+    by_hand = {  # totals of the second list: f + λ₁·(−4, −3) + λ₂·(−3, −1); of the first: λ₁ > 0 decides alone
+        (0.0, 0.25): 20.0, (0.0, 1.0): 0.0, (0.25, 0.0): 10.0, (0.25, 0.25): 10.0, (0.25, 1.0): 0.0,
+        (1.0, 0.0): 10.0, (1.0, 0.25): 0.0, (1.0, 1.0): 0.0,
+    }  # fmt: skip
+    assert dict(zip(tuning.tried, tuning.values, strict=True)) == by_hand
+    assert tuning.weights == (0.0, 1.0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_sums_without_a_value_are_never_chosen():
+    """−inf from one scorer and +inf from another have no sum; what is not there stays out even against λ < 0."""
+    scores = ListScores(np.array([[-1.0, -9.0]]), np.array([[[-np.inf, -1.0]], [[np.inf, -1.0]]]), np.ones((1, 2)))
+    assert scores.totals([1.0, 1.0]).tolist() == [[-np.inf, -11.0]] and scores.choose([1.0, 1.0])[0].tolist() == [1]
+    absent = ListScores(np.array([[-np.inf, -9.0]]), np.array([[[-np.inf, -1.0]]]), np.ones((1, 2)))
+    assert absent.totals([-1.0]).tolist() == [[-np.inf, -8.0]] and absent.order([-1.0]).tolist() == [[1, 0]]
+
+
+def test_an_impossible_hypothesis_goes_before_one_that_is_not_there():
+    """Places 0 and 3 are not there, 1 and 2 have a total of −inf."""
+    scores = ListScores(
+        np.array([[-np.inf, -1.0, -2.0, -np.inf]]), np.array([[[0.0, -np.inf, -np.inf, 0.0]]]), np.ones((1, 4))
+    )
+    chosen, tied = scores.choose([0.5])
+    assert chosen.tolist() == [1] and tied.tolist() == [False] and scores.order([0.5]).tolist() == [[1, 2, 0, 3]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_begins_with_the_choice_and_descends(seed):
+    scores, _ = random_lists(seed, scorers=2)
+    order, total = scores.order([0.3, 0.0]), scores.totals([0.3, 0.0])
+    assert (order[:, 0] == scores.choose([0.3, 0.0])[0]).all()
+    assert (np.diff(np.take_along_axis(total, order, axis=1), axis=1) <= 0).all()
+
+
 def test_the_edge_of_the_grid_is_told():
     """The two lists of `test_choices_by_hand`, whose second hypothesis is right and chosen from λ = 0.25 on."""
     scores = ListScores(np.array([[-1.0, -2.0]] * 2), np.array([[[-10.0, -6.0]] * 2]), np.ones((2, 2)))
@@ -111,7 +164,7 @@ def test_the_edge_of_the_grid_is_told():
 
 def test_one_list_is_refused_and_too_many_combinations():
     scores, statistics = random_lists(0, scorers=1, lists=1)
-    with pytest.raises(DataError, match="cannot be tuned on 1 list"):
+    with pytest.raises(DataError, match="cannot be tuned on 1 list:"):
         tune_weights(scores, statistics, WER, grid=GRID)
     scores, statistics = random_lists(0, scorers=4)
     with pytest.raises(ConfigError, match="21 values of λ for each of 4 scorers make 194,481"):

@@ -4,7 +4,7 @@
 
 λ is tried on a grid (all combinations for several scorers) and the one with the best metric over all lists kept; among
 equals the smallest. Equal hypotheses are left in the recogniser's order. Every hypothesis comes with its statistics, so
-that a λ costs one argmax and one sum.
+that a λ costs one argmax and one sum. A scorer with λ = 0 is not asked: 0·(−inf) counts as 0.
 
 Relations  `additive_metrics` gives statistics and metric.
 """
@@ -34,16 +34,31 @@ class ListScores:
     length_UH: Floats
 
     def totals(self, weights_S: Sequence[float]) -> Floats:
-        """(U, H): f + Σ_s λ_s·score_s, by length."""
-        weighted_UH = np.tensordot(np.asarray(weights_S, float), self.scores_SUH, axes=1)
-        return np.asarray((self.base_UH + weighted_UH) / self.length_UH)
+        """(U, H): f + Σ_s λ_s·score_s, by length; −inf for what is not there and for sums that have no value (NaN)."""
+        weights = np.asarray(weights_S, float)
+        used = weights != 0
+        weighted_UH = np.zeros(self.base_UH.shape)
+        with np.errstate(invalid="ignore"):  # inf − inf is NaN, and NaN is nobody's best
+            for weight, scores_UH in zip(weights[used], self.scores_SUH[used], strict=True):
+                weighted_UH += weight * scores_UH
+            total_UH = (self.base_UH + weighted_UH) / self.length_UH
+        return np.asarray(np.where(np.isnan(total_UH) | np.isneginf(self.base_UH), -np.inf, total_UH))
 
     def choose(self, weights_S: Sequence[float]) -> tuple[Integers, NDArray[np.bool_]]:
         """The chosen hypothesis of each list, and whether another had the very same total."""
         total_UH = self.totals(weights_S)
-        chosen_U = total_UH.argmax(1)  # the first of equals
+        chosen_U = self._ranked(total_UH).argmax(1)  # the first of equals
         best_U = np.take_along_axis(total_UH, chosen_U[:, None], axis=1)
         return chosen_U, ((total_UH == best_U) & np.isfinite(best_U)).sum(1) > 1
+
+    def order(self, weights_S: Sequence[float]) -> Integers:
+        """(U, H) hypotheses of each list from the best to the worst, what is not there last; the first as `choose`."""
+        return np.asarray((-self._ranked(self.totals(weights_S))).argsort(1, kind="stable"))
+
+    def _ranked(self, total_UH: Floats) -> Floats:
+        """Totals to compare: a hypothesis whose total is −inf still goes before what is not there."""
+        impossible_UH = np.isneginf(total_UH) & ~np.isneginf(self.base_UH)
+        return np.where(impossible_UH, np.finfo(float).min, total_UH)
 
 
 @dataclass(frozen=True)
@@ -70,8 +85,8 @@ def tune_weights(
     scorers, lists, _ = scores.scores_SUH.shape
     if lists < FEWEST_LISTS:
         raise DataError(
-            f"λ cannot be tuned on {lists} list: any λ that happens to suit it would win; give a dev set of some "
-            "hundred lists, or a fixed λ"
+            f"λ cannot be tuned on {lists} list{'' if lists == 1 else 's'}: any λ that happens to suit it would win; "
+            "give a dev set of some hundred lists, or a fixed λ"
         )
     values = grid if scorers == 1 else (0.0, *grid)
     if len(values) ** scorers > MOST_COMBINATIONS:
@@ -81,7 +96,7 @@ def tune_weights(
         )
     tried = [weights for weights in product(values, repeat=scorers) if any(weights)]
     totals = [statistics_UHM[np.arange(lists), scores.choose(weights)[0]].sum(0) for weights in tried]
-    found = metric.value(np.stack(totals))
+    metrics = metric.value(np.stack(totals))
     sign = 1 if metric.lower_is_better else -1
-    best = min(range(len(tried)), key=lambda place: (sign * found[place], sum(tried[place])))
-    return Tuning(tried[best], float(found[best]), tuple(tried), tuple(found.tolist()), lists)
+    best = min(range(len(tried)), key=lambda index: (sign * metrics[index], sum(tried[index])))
+    return Tuning(tried[best], float(metrics[best]), tuple(tried), tuple(metrics.tolist()), lists)
