@@ -158,6 +158,31 @@ def projection_loss(energy_S: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("loss", [likelihood_loss, pseudo_loss, projection_loss])
+def test_projection_where_either_model_rules_a_token_out() -> None:
+    """Teacher (1/2, 1/2, 0), student (1/4, 3/4, 0) or (1/4, 1/2, 1/4):   ½ log(½/¼) + ½ log(½/¾), and ½ log 2.
+    The gradient in the student's energies is teacher − student. A student that rules out the first token: +inf."""
+    inf = float("inf")
+    teacher_113 = torch.tensor([[[0.0, 0.0, -inf]]], dtype=torch.float64)
+    for student, by_hand in (
+        ([0.25, 0.75, 0.0], 0.5 * math.log(2) + 0.5 * math.log(2 / 3)),
+        ([0.25, 0.50, 0.25], 0.5 * math.log(2)),
+    ):
+        student_113 = torch.tensor([[student]], dtype=torch.float64)
+        energy_113 = (-student_113.log()).requires_grad_()
+        loss_1 = projection_kl(teacher_113, energy_113)
+        loss_1.backward()
+        assert loss_1.item() == pytest.approx(by_hand, abs=1e-15)
+        torch.testing.assert_close(energy_113.grad, torch.tensor([[[0.5, 0.5, 0.0]]]).double() - student_113)
+    rules_out_113 = torch.tensor([[[inf, 0.0, 0.0]]], dtype=torch.float64)
+    assert projection_kl(teacher_113, rules_out_113).item() == inf
+    # A teacher's probability that underflows is a zero, too, although its logarithm is finite.
+    tiny_113 = torch.tensor([[[0.0, 0.0, -1e5]]], dtype=torch.float64)
+    assert projection_kl(tiny_113, torch.tensor([[[0.0, 0.0, inf]]]).double()).item() == pytest.approx(0, abs=1e-12)
+    # Teeth: the plain sum has 0 · (−inf) in it.
+    log_teacher_113 = teacher_113.log_softmax(-1)
+    assert (log_teacher_113.exp() * (log_teacher_113 - log_conditionals(energy_113))).sum().isnan()
+
+
 def test_consistent_objectives_recover_the_data(loss) -> None:
     found_S = minimised(loss, torch.zeros(V**T, dtype=torch.float64))
     torch.testing.assert_close((-found_S).softmax(0), DATA, atol=1e-5, rtol=0)
