@@ -157,7 +157,6 @@ def projection_loss(energy_S: Tensor) -> Tensor:
     return DATA @ projection_kl(-replaced(-DATA.log()), replaced(energy_S))
 
 
-@pytest.mark.parametrize("loss", [likelihood_loss, pseudo_loss, projection_loss])
 def test_projection_where_either_model_rules_a_token_out() -> None:
     """Teacher (1/2, 1/2, 0), student (1/4, 3/4, 0) or (1/4, 1/2, 1/4):   ½ log(½/¼) + ½ log(½/¾), and ½ log 2.
     The gradient in the student's energies is teacher − student. A student that rules out the first token: +inf."""
@@ -183,6 +182,7 @@ def test_projection_where_either_model_rules_a_token_out() -> None:
     assert (log_teacher_113.exp() * (log_teacher_113 - log_conditionals(energy_113))).sum().isnan()
 
 
+@pytest.mark.parametrize("loss", [likelihood_loss, pseudo_loss, projection_loss])
 def test_consistent_objectives_recover_the_data(loss) -> None:
     found_S = minimised(loss, torch.zeros(V**T, dtype=torch.float64))
     torch.testing.assert_close((-found_S).softmax(0), DATA, atol=1e-5, rtol=0)
