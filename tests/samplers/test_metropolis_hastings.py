@@ -125,6 +125,61 @@ def test_forbidden_tokens_and_constraints_restrict_the_target() -> None:
 
 
 @dataclass(frozen=True)
+class TableTarget:
+    """Energies of all sequences from a table, +inf among them; proposals from the masked model."""
+
+    energy_S: Tensor
+    model: TabularMaskedModel = MODEL
+
+    def energies(self, tokens_RT: Tensor, lengths_R: Tensor, **_: Tensor | None) -> Tensor:
+        return self.energy_S[index_of(tokens_RT, STATES_ST)]
+
+    def terms_at(self, logits_NV: Tensor, tokens_N: Tensor) -> Tensor:
+        return torch.zeros(len(tokens_N), dtype=torch.float64)
+
+
+def matrix_by_loops(energies: list[float], block: tuple[int, ...], *, between_impossible: float) -> Tensor:
+    """Algorithm 4 by loops over sequences; `between_impossible` is the acceptance where both have energy +inf."""
+    states = STATES_ST.tolist()
+    found_SS = torch.zeros(len(states), len(states), dtype=torch.float64)
+    for i, old in enumerate(states):
+        conditional_MV = MODEL.masked_logits(STATES_ST[i : i + 1], LENGTHS_S[:1], hidden(block, 1)).softmax(-1).tolist()
+        for new_block in itertools.product(range(V), repeat=len(block)):
+            new = list(old)
+            for position, token in zip(block, new_block, strict=True):
+                new[position] = token
+            forward = math.prod(row[new[position]] for row, position in zip(conditional_MV, block, strict=True))
+            reverse = math.prod(row[old[position]] for row, position in zip(conditional_MV, block, strict=True))
+            j = states.index(new)
+            if energies[j] == math.inf:
+                accepted = between_impossible if energies[i] == math.inf else 0.0
+            elif energies[i] == math.inf:
+                accepted = 1.0
+            else:
+                accepted = min(1.0, math.exp(energies[i] - energies[j]) * reverse / forward)
+            found_SS[i, j] += forward * accepted
+            found_SS[i, i] += forward * (1 - accepted)
+    return found_SS
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_between_impossible_sequences_the_chain_stays(block: tuple[int, ...]) -> None:
+    """E(y) = +inf where 2 stands first or last: 15 of 27 sequences. The production matrix is that of the loops, and
+    keeps the target; teeth: accepting a move from +inf to +inf is another matrix, and inf − inf is refused as NaN."""
+    energy_S = torch.randn(len(STATES_ST), dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    energy_S[(STATES_ST[:, 0] == 2) | (STATES_ST[:, -1] == 2)] = math.inf
+    assert int(energy_S.isposinf().sum()) == 15
+    transition_SS = matrix(MetropolisHastings(TableTarget(energy_S), MaskedProposal(ALL_V)), block)
+    by_hand_SS = matrix_by_loops(energy_S.tolist(), block, between_impossible=0.0)
+    torch.testing.assert_close(transition_SS, by_hand_SS, atol=1e-12, rtol=0)
+    assert_stationary((-energy_S).softmax(0), transition_SS)
+    accepting_SS = matrix_by_loops(energy_S.tolist(), block, between_impossible=1.0)
+    assert (transition_SS - accepting_SS).abs().max() > 0.1
+    with pytest.raises(ValueError, match="NaN; is an energy not finite"):
+        ChainChoices(row_keys(0, torch.arange(1), torch.arange(1))).accept(torch.tensor([math.inf - math.inf]))
+
+
+@dataclass(frozen=True)
 class Faulty:
     """A proposal whose log-probabilities are changed by a mistake."""
 

@@ -4,7 +4,9 @@
 
 (The algorithm's line 11 prints energies where exp(−energy) is meant.) A step leaves p(y) ∝ exp(−E(y)/τ) as it is,
 whatever block it hides, as long as the block was chosen without looking at y; so does a sweep, in any order that was
-fixed beforehand. A `constraint` restricts the target to the sequences that satisfy it.
+fixed beforehand. A `constraint` restricts the target to the sequences that satisfy it. Sequences with E = +inf have
+target probability 0: a chain never moves to one, not even from another such (there the ratio is 0/0, and it stays); it
+leaves one for the first sequence with finite energy that it proposes, if the way back is open.
 
 With one hidden position, the masked pass of the proposal also gives that position's term of E(y'), so T − 1 passes are
 left to make. Proposals of the old tokens, and those that cannot be accepted, cost none.
@@ -49,6 +51,7 @@ class MetropolisHastings:
         if self.constraint is not None:
             possible_R &= self.constraint(proposed.tokens_RT, state.lengths_R)
         energy_R = self._energies(state, proposed.tokens_RT, hidden_RT, logits_NV, wanted_R=changed_R & possible_R)
+        possible_R &= ~(state.energy_R.isposinf() & energy_R.isposinf())
         log_weight_R = (state.energy_R - energy_R) / self.temperature
         log_accept_R = log_weight_R + proposed.log_reverse_R - proposed.log_forward_R
         # The old tokens are always accepted: the sum above would say so up to rounding only.
