@@ -4,13 +4,15 @@ import functools
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from energylm.contracts import LanguageModel
-from energylm.errors import ModelError, VocabularyMismatch
+from energylm.errors import DataError, ModelError, VocabularyMismatch
 from energylm.models import causal
 from energylm.models.causal import CausalLanguageModel, reversed_within
 from energylm.models.presets import build_network
-from energylm.testing import enumerate_sequences
+from energylm.samplers.continuations import sample_continuations
+from energylm.testing import assert_same_distribution, enumerate_sequences
 
 VOCABULARY, START = 5, 0
 DIRECTIONS = ("left-to-right", "right-to-left")
@@ -142,3 +144,59 @@ def test_mistakes_name_the_cure():
     training.network.train()
     with pytest.raises(ModelError, match="training mode"):
         training.token_log_probs(*padded(0))
+
+
+@pytest.mark.parametrize("preset", ["tiny", "conv-tiny"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_forbidden_tokens_leave_a_distribution_over_the_others(direction, preset):
+    """All 5^3 sequences: those with a forbidden token are refused, the 3^3 others sum to one, and each conditional is
+    P(v | x_<t) / (1 − P(0 | x_<t) − P(3 | x_<t)), derived from the plain model's own log-probabilities."""
+    plain = make(direction, preset)
+    model = plain.without([START, 3])
+    assert model.eos_token_id is None
+    tokens = enumerate_sequences(VOCABULARY, 3)
+    allowed = ~torch.isin(tokens, torch.tensor([START, 3])).any(1)
+    lengths = torch.full((int(allowed.sum()),), 3)
+    log_prob = model.token_log_probs(tokens[allowed], lengths)
+    assert float(log_prob.sum(1).exp().sum()) == pytest.approx(1, abs=1e-12)
+    for sequence, values in zip(tokens[allowed].tolist(), log_prob, strict=True):
+        reading = sequence[::-1] if direction == "right-to-left" else sequence
+        read = [START, *reading]
+        with torch.no_grad():
+            probability = plain.network(input_ids=torch.tensor([read])).logits[0].softmax(-1)
+        expected = [
+            float((probability[t, reading[t]] / (1 - probability[t, START] - probability[t, 3])).log())
+            for t in range(3)
+        ]
+        expected = expected[::-1] if direction == "right-to-left" else expected
+        assert values.tolist() == pytest.approx(expected, abs=1e-12)
+    with pytest.raises(DataError, match="special token 3"):
+        model.token_log_probs(torch.tensor([[1, 3, 1]]), torch.tensor([3]))
+
+
+def test_forbidding_in_scores_alone_would_not_sum_to_one():
+    """Teeth: leaving the forbidden token's probability where it is loses mass."""
+    plain = make()
+    tokens = enumerate_sequences(VOCABULARY, 3)
+    allowed = tokens[~torch.isin(tokens, torch.tensor([START])).any(1)]
+    mass = plain.token_log_probs(allowed, torch.full((len(allowed),), 3)).sum(1).exp().sum()
+    assert float(mass) < 0.99
+
+
+@pytest.mark.parametrize("preset", ["tiny", "conv-tiny"])
+def test_a_model_without_tokens_draws_from_what_it_scores(preset):
+    """No forbidden token is drawn, a drawn log-probability equals the score, and the law is the exact one."""
+    model = make(preset=preset).without([START])
+    drawn = sample_continuations(model.decoder(), [[1, 2]], n=4000, max_new_tokens=2, seed=5)
+    tokens = drawn.tokens[0]
+    assert not (tokens == START).any()
+    whole = torch.cat([torch.tensor([[1, 2]]).expand(len(tokens), 2), tokens], dim=1)
+    scored = model.token_log_probs(whole, torch.full((len(whole),), 4), first=2).sum(1)
+    assert_close(drawn.log_prob[0], scored, atol=1e-10, rtol=0)
+    assert_close(drawn.proposal_log_prob, drawn.log_prob, atol=1e-12, rtol=0)
+    rests = enumerate_sequences(VOCABULARY - 1, 2) + 1
+    exact = model.token_log_probs(
+        torch.cat([torch.tensor([[1, 2]]).expand(len(rests), 2), rests], dim=1), torch.full((len(rests),), 4), first=2
+    )
+    counts = (tokens[:, None, :] == rests[None]).all(2).sum(0)
+    assert_same_distribution(counts, exact.sum(1).exp(), false_alarm=1e-4)

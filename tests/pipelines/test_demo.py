@@ -67,8 +67,9 @@ def test_the_language_model_learned_something(sections):
 
 def test_the_perplexities_are_the_saved_models_own(made, config, sections):
     """Two routes: the report, and both folders loaded and measured again on the same windows."""
-    joint = ResidualModel(LanguageModel.from_pretrained(made.run.model), EnergyModel.from_pretrained(made.energy.model))
-    windows = Windows(Corpus.open(made.corpus_folder), "test", length=24, documents="packed")
+    lm = LanguageModel.from_pretrained(made.run.model).without_special_tokens()
+    joint = ResidualModel(lm, EnergyModel.from_pretrained(made.energy.model))
+    windows = Windows(Corpus.open(made.corpus_folder), "test", length=24, documents="within")
     texts = windows.gather(windows.choose(6, seed=config.seed)).tolist()
     measured = joint.perplexity(texts, prefix_tokens=12, n=20, seed=config.seed)
     base, interval, certified = sections["perplexity"]["rows"]

@@ -56,9 +56,10 @@ def shards(folder):
     return {path.name: sha256_of_file(path) for path in folder.glob("*.parquet")}
 
 
-def test_a_row_holds_k_continuations_of_its_window_with_the_models_own_log_probabilities(config, tmp_path):
+@pytest.mark.parametrize("documents", ["packed", "within"])
+def test_a_row_holds_k_continuations_of_its_window_with_the_models_own_log_probabilities(config, tmp_path, documents):
     """The log-probability of every stored continuation, computed by the other route: scoring context + continuation."""
-    run = make_negatives(config(), output=tmp_path / "n")
+    run = make_negatives(config(documents=documents), output=tmp_path / "n")
     opened = Negatives.open(tmp_path / "n")
     rows = opened.rows(np.arange(len(opened)))
     assert len(opened) == 37 and opened.k == 3 and len(run.manifest.shards) == 5
@@ -68,8 +69,9 @@ def test_a_row_holds_k_continuations_of_its_window_with_the_models_own_log_proba
     assert run.manifest.tokens == rows.length_BK.sum() and run.tokens_per_second > 0
 
     corpus = Corpus.open(config().corpus)
-    windows = Windows(corpus, "train", length=24).gather(rows.window_B)
+    windows = Windows(corpus, "train", length=24, documents=documents).gather(rows.window_B)
     lm = LanguageModel.from_pretrained(config().lm)
+    lm = lm.without_special_tokens() if documents == "within" else lm
     for row in range(37):
         cut = rows.context_length_B[row]
         texts = [[*windows[row, :cut], *rows.tokens_BKT[row, copy, : 24 - cut]] for copy in range(3)]
@@ -79,6 +81,24 @@ def test_a_row_holds_k_continuations_of_its_window_with_the_models_own_log_proba
         shifted = lm.score([list(map(int, text)) for text in texts], prefix_tokens=int(cut) - 1)
         assert shifted[0].log_prob != pytest.approx(rows.log_prob_BK[row, 0], abs=1e-2)  # a wrong cut would show
     assert np.array_equal(rows.log_prob_BK, rows.proposal_log_prob_BK)
+
+
+def test_the_end_of_text_token_gives_no_label_away(config, tmp_path):
+    """Windows within documents hold no end-of-text token, so generated ones must not; packed ones hold it on both
+    sides. Teeth: the model as it is writes the token, and by its presence alone some texts would be told apart."""
+    share = {}
+    for documents in ("within", "packed"):
+        made = config(documents=documents, contexts=200, k=20)
+        make_negatives(made, output=tmp_path / documents)
+        opened = Negatives.open(tmp_path / documents)
+        rows = opened.rows(np.arange(len(opened)))
+        corpus = Corpus.open(made.corpus)
+        windows = Windows(corpus, "train", length=24, documents=documents).gather(rows.window_B)
+        written = np.arange(rows.tokens_BKT.shape[2]) < rows.length_BK[..., None]
+        ended = (rows.tokens_BKT == corpus.end_token_id) & written
+        share[documents] = ended.any(2).mean(), (windows[:, 20:] == corpus.end_token_id).any(1).mean()
+    assert share["within"] == (0, 0)
+    assert share["packed"][0] > 0 and share["packed"][1] > 0
 
 
 def test_the_files_are_plain_parquet(config, tmp_path):
@@ -201,7 +221,7 @@ def test_truncated_negatives_carry_both_log_probabilities_and_are_spoken_of(conf
 
 def test_stopping_at_end_of_text(config, corpus_folder, model_folder, tmp_path):
     """The random model draws end-of-text now and then; what follows it is not drawn."""
-    make_negatives(config(stop_at_eos=True, k=40), output=tmp_path)
+    make_negatives(config(stop_at_eos=True, documents="packed", k=40), output=tmp_path)
     rows = Negatives.open(tmp_path).rows(np.arange(37))
     end = Corpus.open(corpus_folder).end_token_id
     stopped = rows.length_BK < 24 - rows.context_length_B[:, None]
@@ -226,8 +246,8 @@ def test_a_right_to_left_model_writes_prefixes(config, backwards_folder, tmp_pat
     settings = config(lm=str(backwards_folder), side="prefix", contexts=6)
     make_negatives(settings, output=tmp_path / "n")
     rows = Negatives.open(tmp_path / "n").rows(np.arange(6))
-    windows = Windows(Corpus.open(settings.corpus), "train", length=24).gather(rows.window_B)
-    lm = LanguageModel.from_pretrained(backwards_folder)
+    windows = Windows(Corpus.open(settings.corpus), "train", length=24, documents="within").gather(rows.window_B)
+    lm = LanguageModel.from_pretrained(backwards_folder).without_special_tokens()
     for row in range(6):
         cut = int(rows.context_length_B[row])
         text = [*rows.tokens_BKT[row, 0, : 24 - cut].tolist(), *windows[row, 24 - cut :].tolist()]
@@ -242,7 +262,8 @@ def test_a_right_to_left_model_writes_prefixes(config, backwards_folder, tmp_pat
 def test_an_empty_context_is_the_start_token(config, tmp_path):
     make_negatives(config(context_lengths=(0,), contexts=3), output=tmp_path)
     rows = Negatives.open(tmp_path).rows(np.arange(3))
-    score = LanguageModel.from_pretrained(config().lm).score([rows.tokens_BKT[0, 0].tolist()])[0]
+    lm = LanguageModel.from_pretrained(config().lm).without_special_tokens()
+    score = lm.score([rows.tokens_BKT[0, 0].tolist()])[0]
     assert rows.length_BK[0, 0] == 24 and score.log_prob == pytest.approx(rows.log_prob_BK[0, 0], abs=1e-4)
 
 

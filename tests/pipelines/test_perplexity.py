@@ -27,7 +27,7 @@ def config(model_folder, energy_folder, corpus_folder):
 def test_everything_in_one_table_and_one_report(config, model_folder, energy_folder, tmp_path):
     chosen = config(by_samples=True, by_position=True, balm=str(model_folder), ralm=str(model_folder))
     run = run_perplexity(chosen, output=tmp_path / "report")
-    lm = LanguageModel.from_pretrained(model_folder)
+    lm = LanguageModel.from_pretrained(model_folder).without_special_tokens()
     windows = load_windows(chosen, lm.tokenizer)
     alone = lm.perplexity(windows, prefix_tokens=12)
     assert run.base.value == pytest.approx(alone.value, rel=1e-6) and run.base.tokens == 4 * 4

@@ -63,6 +63,7 @@ def negatives(corpus_folder, model_folder, tmp_path_factory):
             k=k,
             length=LENGTH,
             context_lengths=(CONTEXT,),
+            documents="packed",
         )
         make_negatives(config, output=folder / split)
     return folder
@@ -146,7 +147,9 @@ def test_an_energy_learns_what_the_language_model_lacks(config, model_folder, en
 def copied(corpus_folder, tmp_path_factory):
     """A folder of "negatives" whose writer copied the real continuations."""
     folder, corpus = tmp_path_factory.mktemp("copied"), Corpus.open(corpus_folder)
-    settings = NegativesConfig(corpus="c", lm="copyist", k=2, length=LENGTH, context_lengths=(CONTEXT,))
+    settings = NegativesConfig(
+        corpus="c", lm="copyist", k=2, length=LENGTH, context_lengths=(CONTEXT,), documents="packed"
+    )
     windows = Windows(corpus, "train", length=LENGTH)
     numbers, shape = np.arange(len(windows)), (len(windows), 2)
     tokens = np.repeat(windows.gather(numbers)[:, None, CONTEXT:], 2, axis=1)

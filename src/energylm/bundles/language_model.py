@@ -141,6 +141,17 @@ class LanguageModel:
     def eos_token_id(self) -> int | None:
         return self.model.eos_token_id
 
+    def without_special_tokens(self) -> Self:
+        """The same weights as a model of plain text of a fixed length: no special token is written, end-of-sequence above
+        all, and their probability is shared out. Windows within documents hold none either; a model that could write
+        one would give its texts away. An unknown-word token stays: text has it too."""
+        special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
+        if self.eos_token_id is not None:
+            special.add(self.eos_token_id)
+        return type(self)(
+            self.model.without(sorted(special)), self.tokenizer, name=self.name, provenance=self.provenance
+        )
+
     def token_log_probs(self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int = 0) -> Tensor:
         return self.model.token_log_probs(tokens_BT, lengths_B, first=first)
 
@@ -213,6 +224,8 @@ class LanguageModel:
         if self.model.start_token_id is not None and not (of_ids and prefix_tokens):
             span += f", after {self.tokenizer.convert_ids_to_tokens(self.model.start_token_id)!r}"
         end = "end-of-sequence token counted" if eos else "no end-of-sequence token"
+        if self.model.forbidden_token_ids:
+            end = "special tokens never written (their probability shared out among the others)"
         return (
             f"nats per token of {self.name}'s tokenizer ({len(self.tokenizer):,} tokens), {self.model.direction}, "
             f"{span}, {end}; total over total, standard error over sequences"

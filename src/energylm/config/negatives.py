@@ -26,7 +26,9 @@ class NegativesConfig(Config):
         description="What is generated: the end of a window, or its beginning (by a right-to-left model).",
     )
     documents: Literal["packed", "within"] = Field(
-        "packed", description="Whether windows may cross documents (packed, as language models are trained) or not."
+        "within",
+        description="Whether windows may cross documents (packed) or not; within one there is no special token, so the "
+        "language model writes none.",
     )
     stride: int | None = Field(None, ge=1, description="Tokens from window to window; none = the length.")
     contexts: int | None = Field(None, ge=1, description="How many windows at most, chosen at random; none = all.")

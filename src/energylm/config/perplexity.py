@@ -17,7 +17,9 @@ class PerplexityConfig(Config):
     field: str = Field("text", description="JSONL field that holds the text.")
     length: int = Field(160, ge=2, description="Tokens of a window.")
     documents: Literal["packed", "within"] = Field(
-        "within", description="Whether windows of a corpus may cross documents (packed) or not."
+        "within",
+        description="Whether windows of a corpus may cross documents (packed) or not; within one there is no special "
+        "token, so the models write none.",
     )
     prefix: int = Field(120, ge=0, description="Tokens of a window that are given and not scored.")
     contexts: int = Field(100, ge=1, description="Windows, chosen at random from a corpus, evenly from a file.")
@@ -27,10 +29,18 @@ class PerplexityConfig(Config):
     by_position: bool = Field(False, description="Also the perplexity at each position (eq. 5, fig. 1).")
     position_samples: int = Field(1000, ge=2, description="Samples a context and position; the paper draws 20,000.")
     by_samples: bool = Field(False, description="Also the interval from fewer samples (fig. 2, left).")
+    confidence: float = Field(
+        CONFIDENCE, gt=0, lt=1, description="Of the upper end of the certified row, over samples, for these windows."
+    )
     seed: int = Field(0, ge=0, description="Of the windows and the samples.")
     block_contexts: int = Field(
         8, ge=1, description="Windows of one block: what a worker takes at a time, and a killed run does again at most."
     )
+
+    @property
+    def plain_text(self) -> bool:
+        """Whether no window holds a special token (files have none), so that models are measured without them."""
+        return self.documents == "within"
 
     @model_validator(mode="after")
     def _check_span(self) -> Self:

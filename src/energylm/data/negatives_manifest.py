@@ -14,7 +14,7 @@ from energylm.config.negatives import NegativesConfig
 from energylm.errors import ConfigError, DataError
 from energylm.files import read_json, sha256_of_file, sha256_of_json, write_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # since 2, continuations of windows within documents hold no special token
 MANIFEST_FILE, DRAFT_FILE = "manifest.json", "draft.json"
 _PATHS = {"corpus", "lm"}  # of the configuration: where things lie on this machine
 

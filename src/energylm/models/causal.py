@@ -5,11 +5,13 @@
 
 Callers always see natural order. The context of a right-to-left model stands at the right end, so there `first` counts
 tokens from the right. Sequences go through the network in micro-batches of similar length whose logits fit a budget.
+The model never writes a token of `forbidden_token_ids`: their probability is shared out among the others.
 
 Relations  `contracts.LanguageModel` is the promise kept here; `bundles.language_model` adds text and folders.
 """
 
 import inspect
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +19,9 @@ from transformers import PreTrainedModel
 
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT, Direction
 from energylm.contracts import Decoder
-from energylm.errors import ModelError, VocabularyMismatch
+from energylm.errors import DataError, ModelError, VocabularyMismatch
 from energylm.models.contexts import tokens_at_once
+from energylm.models.forbidden_tokens import ForbiddenTokensDecoder, forbid_tokens
 from energylm.numerics.length_batches import length_batches
 
 LOGITS_PER_MICRO_BATCH = 1 << 26  # 256 MB of float32
@@ -35,6 +38,7 @@ class CausalLanguageModel:
         start_token_id: int | None,
         eos_token_id: int | None,
         direction: Direction = LEFT_TO_RIGHT,
+        forbidden_token_ids: Sequence[int] = (),
     ) -> None:
         if direction not in (LEFT_TO_RIGHT, RIGHT_TO_LEFT):
             raise ModelError(f"direction must be {LEFT_TO_RIGHT!r} or {RIGHT_TO_LEFT!r}, came {direction!r}")
@@ -42,6 +46,7 @@ class CausalLanguageModel:
         self.start_token_id = start_token_id
         self.eos_token_id = eos_token_id
         self.direction = direction
+        self.forbidden_token_ids = tuple(forbidden_token_ids)
 
     @property
     def vocabulary_size(self) -> int:
@@ -57,7 +62,20 @@ class CausalLanguageModel:
         """Continues token sequences in the order in which the network reads them (reversed for right-to-left)."""
         from energylm.models.decoders import decoder_for
 
-        return decoder_for(self.network)
+        decoder = decoder_for(self.network)
+        if not self.forbidden_token_ids:
+            return decoder
+        return ForbiddenTokensDecoder(decoder, token_ids=self.forbidden_token_ids)
+
+    def without(self, token_ids: Sequence[int]) -> "CausalLanguageModel":
+        """The same network as a model of texts that hold none of these tokens; with EOS among them they never end."""
+        return CausalLanguageModel(
+            self.network,
+            start_token_id=self.start_token_id,
+            eos_token_id=None if self.eos_token_id in token_ids else self.eos_token_id,
+            direction=self.direction,
+            forbidden_token_ids=sorted({*self.forbidden_token_ids, *token_ids}),
+        )
 
     @torch.no_grad()
     def token_log_probs(self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int = 0) -> Tensor:
@@ -139,10 +157,21 @@ class CausalLanguageModel:
         known = inspect.signature(self.network.forward).parameters
         output = self.network(input_ids=inputs_BT, **{name: options[name] for name in options if name in known})
         logits_BTV = output.logits[:, -targets_BT.shape[1] :]
+        real_BT = positions_BT[:, first - 1 :] < lengths_B[:, None] - 1
+        if self.forbidden_token_ids:
+            self._refuse_forbidden(targets_BT[real_BT])
+            forbid_tokens(logits_BTV, self.forbidden_token_ids)
         chosen_BT = logits_BTV.gather(2, targets_BT[..., None])[..., 0].to(self.result_dtype)
         total_BT = log_totals(logits_BTV, dtype=self.result_dtype)
-        real_BT = positions_BT[:, first - 1 :] < lengths_B[:, None] - 1
         return torch.where(real_BT, chosen_BT - total_BT, 0.0)
+
+    def _refuse_forbidden(self, scored: Tensor) -> None:
+        met = scored[torch.isin(scored, scored.new_tensor(self.forbidden_token_ids))]
+        if len(met):
+            raise DataError(
+                f"a text holds the special token {int(met[0])}, which this model never writes; leave the token out, or "
+                "measure the model that can write it (windows over packed documents)"
+            )
 
 
 def log_totals(logits_BTV: Tensor, *, dtype: torch.dtype) -> Tensor:

@@ -96,7 +96,7 @@ def run_demo(config: DemoConfig, *, output: Path) -> Demo:
     say("5/5 perplexity interval, samples, report")
     measured = run_perplexity(perplexity_config(config, corpus_folder, run.model, energy.model))
     clock.stop("perplexity")
-    joint = load_joint(str(run.model), str(energy.model))
+    joint = load_joint(str(run.model), str(energy.model), plain_text=True)
     samples = draw_samples(joint, config)
     clock.stop("samples")
     sections: list[Section] = [
@@ -190,7 +190,6 @@ def perplexity_config(config: DemoConfig, corpus_folder: Path, model: Path, ener
         energy=str(energy),
         source=str(corpus_folder),
         split="test",
-        documents="packed",
         length=config.energy.context + config.energy.generated,
         prefix=config.energy.context,
         contexts=config.energy.measured_contexts,

@@ -6,9 +6,10 @@ from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.weights_identity import weights_sha256
 
 
-def load_joint(language_model: str, energy: str) -> ResidualModel:
-    """The joint model of two folders or names."""
+def load_joint(language_model: str, energy: str, *, plain_text: bool = False) -> ResidualModel:
+    """The joint model of two folders or names; with `plain_text` it writes no special tokens."""
     lm, loaded = LanguageModel.from_pretrained(language_model), EnergyModel.from_pretrained(energy)
+    lm = lm.without_special_tokens() if plain_text else lm
     return ResidualModel(lm, loaded, caution=_other_generator(language_model, loaded))
 
 

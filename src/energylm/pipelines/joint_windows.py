@@ -26,6 +26,7 @@ class JointWindows:
         lm = LanguageModel.from_pretrained(config.language_model)
         shared = {name: getattr(config, name) for name in ("language_model", "source", "split", "length", "prefix")}
         windows = load_windows(PerplexityConfig(**shared, contexts=config.contexts, seed=config.seed), lm.tokenizer)
+        lm = lm.without_special_tokens()  # the windows lie within documents
         return cls(config, lm, ResidualModel(lm, EnergyModel.from_pretrained(config.energy)), windows)
 
     @property

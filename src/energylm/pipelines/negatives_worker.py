@@ -41,6 +41,8 @@ class NegativesWorker:
         """`place` is where the model lies; `tokenizer` (a hash) and `end_token_id` are the corpus's."""
         self.config, self.lm = config, LanguageModel.from_pretrained(place)
         self._check(tokenizer, end_token_id)
+        if config.documents == "within":  # the real continuations hold no special token, so neither must these
+            self.lm = self.lm.without_special_tokens()
         self.decoder = self.lm.decoder()
 
     def facts(self) -> Mapping[str, Any]:

@@ -54,10 +54,11 @@ def measure_lm(
         "task": "scores",
         "model": output and model_identity(place),
         "prefix": config.prefix,
+        "plain_text": config.plain_text,
         "block": config.block_contexts,
     }
     kept = KeptBlocks(output, job, _form(lambda rows: rows, lambda rows: rows, size=lambda block: len(block.windows)))
-    load = partial(LanguageModelWorker, place, prefix=config.prefix)
+    load = partial(LanguageModelWorker, place, prefix=config.prefix, plain_text=config.plain_text)
     with (
         engine.pool(load, models=[place]) as pool,
         progress(f"measuring {what}", total=len(windows), unit="window") as bar,
@@ -107,6 +108,7 @@ def _measured(
         "models": output and list(map(model_identity, places)),
         "counts": [config.position_samples] if by_position else _counts(config),
         "prefix": config.prefix,
+        "plain_text": config.plain_text,
         "seed": config.seed,
         "block": config.block_contexts,
     }
@@ -120,8 +122,9 @@ def _measured(
 class LanguageModelWorker:
     """[log-probability, tokens, bytes] of each window."""
 
-    def __init__(self, place: str, *, prefix: int) -> None:
-        self._lm, self._prefix = LanguageModel.from_pretrained(place), prefix
+    def __init__(self, place: str, *, prefix: int, plain_text: bool) -> None:
+        lm = LanguageModel.from_pretrained(place)
+        self._lm, self._prefix = lm.without_special_tokens() if plain_text else lm, prefix
 
     def facts(self) -> Mapping[str, Any]:
         return {"name": self._lm.name, "convention": self._lm.convention(prefix_tokens=self._prefix, of_ids=True)}
@@ -136,7 +139,7 @@ class JointWorker:
     """`MeasuredTexts` of a block, or `MeasuredPositions` where it asks for them."""
 
     def __init__(self, language_model: str, energy: str, config: PerplexityConfig) -> None:
-        self._joint, self._config = load_joint(language_model, energy), config
+        self._joint, self._config = load_joint(language_model, energy, plain_text=config.plain_text), config
 
     def facts(self) -> Mapping[str, Any]:
         convention = self._joint.convention([[0]], prefix_tokens=self._config.prefix)  # of windows that are ids

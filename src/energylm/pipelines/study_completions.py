@@ -126,8 +126,9 @@ class CompletionsWorker:
 
     def __init__(self, model: StudyModel, *, cut_by: str, new_tokens: int, stream: int) -> None:
         self._model, self._new_tokens, self._stream = model, new_tokens, stream
-        self._joint = None if model.energy is None else load_joint(model.language_model, model.energy)
-        self._lm = LanguageModel.from_pretrained(model.language_model) if self._joint is None else self._joint.lm
+        self._joint = None if model.energy is None else load_joint(model.language_model, model.energy, plain_text=True)
+        alone = LanguageModel.from_pretrained(model.language_model) if self._joint is None else self._joint.lm
+        self._lm = alone.without_special_tokens()  # the windows lie within documents
         self._same_tokens = tokenizer_sha256(self._lm.tokenizer) == cut_by
 
     def facts(self) -> dict[str, Any]:

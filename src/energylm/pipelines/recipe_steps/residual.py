@@ -76,6 +76,7 @@ def _measure_perplexity(values: Values, folder: Path) -> Result:
             "upper": run.joint.upper,
             "error": run.joint.optimistic.standard_error,
             "certified": run.joint.certified.value,
+            "certified_bound": run.joint.certified.bound,
             "ess": run.joint.ess.median,
             "ess_smallest": run.joint.ess.smallest,
             "n": run.joint.n,
@@ -119,12 +120,16 @@ def _tabulate_repetitions(values: Values, folder: Path) -> Result:
     return repetition_tables(RepetitionsConfig.checked(values)).to_json()
 
 
+PLAIN_TEXT = 2  # version: models that continue windows within documents write no special tokens any more
+
 STEPS = {
     "lm": StepKind(TrainLMConfig, _train_lm, product="model"),
     "mlm": StepKind(PretrainMLMConfig, _pretrain_mlm, product="model"),
-    "negatives": StepKind(NegativesConfig, _make_negatives),
+    "negatives": StepKind(NegativesConfig, _make_negatives, version=PLAIN_TEXT),
     "energy": StepKind(TrainEnergyConfig, _train_energy, product="model"),
-    "perplexity": StepKind(PerplexityConfig, _measure_perplexity, apart_from=frozenset({"block_contexts"})),
-    "sampled-text": StepKind(SampledTextConfig, _compare_sampled_text),
-    "repetitions": StepKind(RepetitionsConfig, _tabulate_repetitions),
+    "perplexity": StepKind(
+        PerplexityConfig, _measure_perplexity, version=PLAIN_TEXT, apart_from=frozenset({"block_contexts"})
+    ),
+    "sampled-text": StepKind(SampledTextConfig, _compare_sampled_text, version=PLAIN_TEXT),
+    "repetitions": StepKind(RepetitionsConfig, _tabulate_repetitions, version=PLAIN_TEXT),
 }

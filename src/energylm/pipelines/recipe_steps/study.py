@@ -36,6 +36,6 @@ def _run_panel(values: Values, folder: Path) -> Result:
 
 
 STEPS = {
-    "study": StepKind(StudyConfig, _make_study, product=STUDY),
+    "study": StepKind(StudyConfig, _make_study, product=STUDY, version=2),
     "study-panel": StepKind(PanelConfig, _run_panel),
 }
