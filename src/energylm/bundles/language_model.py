@@ -142,9 +142,9 @@ class LanguageModel:
         return self.model.eos_token_id
 
     def without_special_tokens(self) -> Self:
-        """The same weights as a model of plain text of a fixed length: no special token is written, end-of-sequence above
-        all, and their probability is shared out. Windows within documents hold none either; a model that could write
-        one would give its texts away. An unknown-word token stays: text has it too."""
+        """The same weights as a model of plain text of a fixed length: no special token is written, end-of-sequence
+        above all, and their probability is shared out. Windows within documents hold none either; a model that could
+        write one would give its texts away. An unknown-word token stays: text has it too."""
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
         if self.eos_token_id is not None:
             special.add(self.eos_token_id)
