@@ -36,6 +36,7 @@ from energylm.cli import (
     serve,
     study,
 )
+from energylm.cli.waiting import set_waiting
 from energylm.errors import EnergyLMError
 
 INTERRUPTED = 130  # the exit code that Typer gives to Ctrl-C
@@ -92,6 +93,7 @@ app.command("bench")(bench.bench)
 
 
 def main() -> None:
+    set_waiting()
     try:
         app()
     except EnergyLMError as error:
