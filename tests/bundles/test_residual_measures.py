@@ -108,6 +108,8 @@ def test_certified_perplexity_bounds_the_samplers_own(n):
     error = result.certified.standard_error / result.certified.value * NEW
     assert certified <= sampler + 4 * error
     assert certified > sampler - 0.5  # a bound worth having
+    assert result.certified.bound == pytest.approx(math.exp((-certified * copies + math.log(20)) / (NEW * copies)))
+    assert math.log(result.certified.bound) * NEW >= -sampler  # fails in one seed of twenty at most
     # Teeth: the joint model's density, normalised by the pool alone, is more than the sampler with n draws has.
     assert -math.log(result.lower) * NEW > sampler + 4 * error
 

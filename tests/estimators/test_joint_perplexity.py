@@ -1,6 +1,7 @@
 """The joint model's interval by hand, its sampling error by repetition, and perplexity by position."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,6 +28,9 @@ def test_by_hand():
     assert result.lower == pytest.approx(math.exp(nats / 5))
     assert result.upper == pytest.approx(math.exp((9.5 + 2 * (3 * math.log(2) - math.log(3))) / 5))
     assert result.base.value == pytest.approx(math.exp(10 / 5)) == pytest.approx(result.certified.value)
+    assert result.certified.bound == pytest.approx(math.exp((10 + math.log(20)) / 5))  # 95 % confidence
+    assert "upper end with 95 % confidence over the samples, for these texts" in result.convention
+    assert "certified 7.389 in expectation and at most 13.45 with 95 % confidence" in result.summary()
     assert result.bits_per_byte[0] == pytest.approx(nats / math.log(2) / 30)
     assert result.sampling_error == pytest.approx(result.lower * math.sqrt(2 * 0.5**2) / 5)  # se of each T_2 is ½
     assert (result.ess.smallest, result.ess.median, result.n) == (pytest.approx(1.6), pytest.approx(1.6), 2)
@@ -45,6 +49,23 @@ def test_caution_and_warning_are_joined():
     )
     assert weak.warning.startswith("a doubt; for 2 of 2 contexts")
     assert "\n" not in weak.summary() and "base 7.389" in weak.summary()
+
+
+@pytest.mark.parametrize(("ess", "said"), [(19.96, "19.9"), (1.0 - 1e-16, "1.0"), (3.05, "3.0")])
+def test_a_weak_sample_is_never_shown_as_strong(ess, said):
+    """19.96 is fewer than 20 and must not be shown as 20.0, which rounding to the nearest would do (teeth)."""
+    estimate = replace(log_partition(torch.zeros(1, 30)), ess=torch.tensor([ess], dtype=torch.float64))
+    assert f"fewer than 20 independent ones (the least: {said})" in estimate.warning
+    assert f"{19.96:.1f}" == "20.0"
+
+
+@pytest.mark.parametrize("n", [20, 23])
+def test_twenty_equal_weights_are_twenty_samples(n):
+    """Arithmetic gives n equal weights a little less than n: no ground for a warning. Nineteen are too few."""
+    weights = torch.full((1, n), 0.1, dtype=torch.float64)
+    estimate = replace(log_partition(weights), ess=torch.tensor([n - 1e-12], dtype=torch.float64))
+    assert estimate.warning is None and log_partition(weights).warning is None
+    assert "(the least: 19.0)" in log_partition(weights[:, :19]).warning
 
 
 def test_sampling_error_is_the_spread_of_repetitions():
@@ -74,3 +95,14 @@ def test_positions_by_hand():
     # The first step's numerator and the second's denominator are one estimate, whose error is ½ in each of two texts.
     assert result.sampling_error == pytest.approx([math.exp(1.3) * math.sqrt(0.25 / 2)] * 2)
     assert "at 1 of 2 positions" in result.warning and result.to_json()["n"] == 50
+
+
+def test_the_median_of_an_even_number_is_between_the_two_in_the_middle():
+    """Effective sizes 50 and 1.6: the median is 25.8. Teeth: torch's median is the lower of the two, 1.6."""
+    future = log_partition(torch.zeros(2, 50))
+    future = replace(future, ess=torch.tensor([50.0, 1.6], dtype=torch.float64))
+    log_prob = torch.zeros(2, 1)
+    result = position_perplexity(
+        log_prob, log_prob, log_prob, torch.zeros(2), [future], first_position=1, convention="test"
+    )
+    assert result.median_ess == (pytest.approx(25.8),) and float(future.ess.median()) == pytest.approx(1.6)

@@ -1,6 +1,7 @@
 """`energylm perplexity` as a function: the same tokens for every model, the report, and the mistakes that are named."""
 
 import json
+import math
 
 import pytest
 
@@ -48,6 +49,11 @@ def test_everything_in_one_table_and_one_report(config, model_folder, energy_fol
     }
     kept = json.loads((run.report.parent / "results.json").read_text())
     assert kept["sections"]["perplexity"]["rows"][3]["upper end"] == run.joint.upper
+    sure = run.joint.certified
+    assert kept["sections"]["perplexity"]["rows"][4]["upper end"] == sure.bound
+    assert math.log(sure.bound / sure.value) == pytest.approx(math.log(20) / 16)  # 16 tokens share log(1/δ)
+    assert run_perplexity(config(confidence=0.5)).joint.certified.bound == pytest.approx(sure.value * 2 ** (1 / 16))
+    assert run.to_json()["by_samples"][-1]["certified_bound"] == sure.bound
     assert json.dumps(run.to_json())
 
 

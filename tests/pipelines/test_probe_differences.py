@@ -47,6 +47,8 @@ def test_the_numbers_by_hand():
     )
     assert found.values == pytest.approx((1.0, 2.0, 0.0, 0.05), abs=1e-6)
     assert found.mean == pytest.approx(0.7625) and (found.contexts, found.per_context) == (2, 2)
+    assert found.median == pytest.approx((0.05 + 1) / 2)
+    assert float(torch.tensor(found.values).median()) == pytest.approx(0.05), "teeth: torch's is the lower median"
     at_0, at_tenth, at_1 = found.margins
     assert (at_0.above, at_tenth.above, at_1.above) == (0.75, 0.5, 0.25)
     assert at_tenth.ranking_loss == pytest.approx((0.1 + 0.05) / 4) and at_1.ranking_loss == pytest.approx(1.95 / 4)

@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from energylm.config.perplexity import CONFIDENCE
 from energylm.estimators.joint_perplexity import JointPerplexity, joined, joint_perplexity
 from energylm.estimators.log_partition import LogPartition
 from energylm.estimators.position_perplexity import PositionPerplexity, position_perplexity
@@ -42,7 +43,9 @@ class MeasuredTexts:
             certified=tuple(map(torch.cat, zip(*(part.certified for part in parts), strict=True))),
         )
 
-    def perplexities(self, *, convention: str, caution: str | None) -> list[JointPerplexity]:
+    def perplexities(
+        self, *, convention: str, caution: str | None, confidence: float = CONFIDENCE
+    ) -> list[JointPerplexity]:
         """One for each number of samples."""
         return [
             joint_perplexity(
@@ -54,6 +57,7 @@ class MeasuredTexts:
                 self.bytes,
                 convention=convention,
                 caution=caution,
+                confidence=confidence,
             )
             for partition, certified_B in zip(self.partitions, self.certified, strict=True)
         ]

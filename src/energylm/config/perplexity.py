@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from energylm.config.base import Config
 
+CONFIDENCE = 0.95  # of statements about finite samples, unless another is asked for
+
 
 class PerplexityConfig(Config):
     """Base, joint, certified and baseline perplexity of one set of windows (Deng et al. 2020, table 1)."""

@@ -4,7 +4,8 @@
 
 `lower`      with T_n for log Z: too low in expectation, for every n: the optimistic end
 `upper`      with theorem 2's upper estimate: reaches log Z from above for large n only
-`certified`  of the text that importance resampling with n draws really writes: an upper bound for every n
+`certified`  of the text that importance resampling with n draws really writes: for every n an upper bound in
+             expectation, and beside it one with a stated confidence over the samples, for these texts
 
 All three are totals over totals with standard errors over contexts, under one convention with the base model's.
 
@@ -22,8 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from energylm.config.perplexity import CONFIDENCE
 from energylm.estimators.log_partition import COLUMNS, LogPartition
 from energylm.estimators.perplexity import Perplexity, perplexity
+from energylm.estimators.sampler_certificate import CertifiedPerplexity, certified_perplexity
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class JointPerplexity:
     base: Perplexity
     optimistic: Perplexity  # the lower end, with its standard error
     pessimistic: Perplexity  # the upper end
-    certified: Perplexity  # of the sampler
+    certified: CertifiedPerplexity  # of the sampler
     log_partition: LogPartition
     lm_log_prob: Tensor  # (B,) log P_LM(x | c)
     energy: Tensor  # (B,) E(c, x)
@@ -89,14 +92,16 @@ class JointPerplexity:
         return (
             f"{self.base.convention}; joint: {self.n:,} untruncated samples a context, from T_n (the optimistic end) "
             "to the upper estimate, which is one for large n only; certified: text that importance resampling with as "
-            "many samples writes, valid for every n"
+            "many samples writes, an upper bound in expectation over the samples for every n, its upper end with "
+            f"{self.certified.level} confidence over the samples, for these texts"
         )
 
     def summary(self) -> str:
         """One line for people."""
         return (
             f"base {self.base.value:.4g}, joint {self.lower:.4g} to {self.upper:.4g} (sampling error "
-            f"{self.sampling_error:.2g}), certified {self.certified.value:.4g}; the {self.n:,} samples of a context "
+            f"{self.sampling_error:.2g}), certified {self.certified.value:.4g} in expectation and at most "
+            f"{self.certified.bound:.4g} with {self.certified.level} confidence; the {self.n:,} samples of a context "
             f"are worth {self.ess.median:.3g} in the median, {self.ess.smallest:.3g} at least"
         )
 
@@ -127,8 +132,10 @@ def joint_perplexity(
     *,
     convention: str,
     caution: str | None = None,
+    confidence: float = CONFIDENCE,
 ) -> JointPerplexity:
-    """The interval and its companions from what is known of B texts and their contexts."""
+    """The interval and its companions from what is known of B texts and their contexts; the certified bound has
+    `confidence`."""
     unnormalised_B = lm_log_prob_B.double() - energy_B.double()
 
     def of(log_prob_B: Tensor) -> Perplexity:
@@ -138,7 +145,9 @@ def joint_perplexity(
         base=of(lm_log_prob_B),
         optimistic=of(unnormalised_B - estimate.lower),
         pessimistic=of(unnormalised_B - estimate.upper),
-        certified=of(certified_log_prob_B),
+        certified=certified_perplexity(
+            certified_log_prob_B, tokens_B, bytes_B, convention=convention, confidence=confidence
+        ),
         log_partition=estimate,
         lm_log_prob=lm_log_prob_B,
         energy=energy_B,

@@ -34,6 +34,17 @@ from energylm.numerics.importance import (
 
 COLUMNS = ("lower", "upper", "standard_error", "ess", "largest_share")
 TRUSTED_ESS = 20.0  # below this a handful of draws decide the estimate, and the next draw may move it
+_ROUNDING = 1e-6  # n equal weights are worth n, which arithmetic gives as a little less
+
+
+def is_weak(ess: float) -> bool:
+    """Whether an effective sample size is too small to trust what it stands behind."""
+    return ess < TRUSTED_ESS - _ROUNDING
+
+
+def shown_ess(ess: float) -> str:
+    """With one decimal, rounded down: what lies below a limit is shown below it."""
+    return f"{math.floor(10 * (ess + _ROUNDING)) / 10:.1f}"
 
 
 @dataclass(frozen=True)
@@ -50,13 +61,13 @@ class LogPartition:
     @property
     def warning(self) -> str | None:
         """What the user should know before trusting the numbers; None if nothing."""
-        weak = int((self.ess < TRUSTED_ESS).sum())
+        weak = sum(map(is_weak, self.ess.tolist()))
         if not weak:
             return None
         return (
             f"for {weak} of {len(self.ess)} contexts the {self.n:,} samples are worth fewer than {TRUSTED_ESS:g} "
-            f"independent ones (the least: {float(self.ess.min()):.1f}): a few lucky samples decide these estimates "
-            "and the interval may be too low; draw more samples, or calibrate the energy"
+            f"independent ones (the least: {shown_ess(float(self.ess.min()))}): a few lucky samples decide these "
+            "estimates and the interval may be too low; draw more samples, or calibrate the energy"
         )
 
     def to_json(self) -> dict[str, Any]:

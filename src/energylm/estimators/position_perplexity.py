@@ -9,6 +9,7 @@ Relations  `stepwise` gives the log-probabilities; `joint_perplexity` takes the 
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,7 @@ def position_perplexity(
             entry.value * math.sqrt(now + after)
             for entry, now, after in zip(optimistic, variances, [*variances[1:], 0.0], strict=True)
         ),
-        median_ess=tuple(float(estimate.ess.median()) for estimate in futures),
+        median_ess=tuple(statistics.median(estimate.ess.tolist()) for estimate in futures),
         n=futures[0].n,
         warning="; ".join(filter(None, (caution, few))) or None,
     )

@@ -1,26 +1,55 @@
-"""A bound on the log-density of what importance resampling really generates, honest for every n.
+"""A bound on the log-density of what importance resampling really generates, for every n.
 
 The sampler (draw n continuations from the language model, keep one with probability w_i / Σ w, w = exp(−E)) is itself
-a normalised model of text. Its density satisfies, by Jensen's inequality over the n − 1 companions of x,
+a normalised model of text: x leaves it if it is one of the n draws (n ways, P_LM(x) each) and is kept,
 
-    log q_n(x) ≥ log P_LM(x) − E(x) − E[log (1/n) (w(x) + Σ_{i=2..n} w_i)]    w_i of fresh draws; Lawson et al. 2019
+    q_n(x) = n P_LM(x) E[w(x) / (w(x) + Σ_{i=2..n} w_i)] = E[P_LM(x) w(x) / Y],   Y = (1/n) (w(x) + Σ_{i=2..n} w_i),
 
-so the perplexity it gives is an upper bound for the generated text, not an asymptotic estimate of the joint model's.
-From a pool of n draws the expectation is estimated without bias by leaving out each draw in turn.
+w_i of fresh draws. So each of n draws, left out in turn, gives an unbiased estimate exp(L_i) = P_LM(x) w(x) / Y_i of
+the density, and the mean L of the L_i over a pool, a geometric mean of such estimates, has E[exp L] ≤ q_n(x).
 
-Derivation. x leaves the sampler if it is one of the n draws (n ways, P_LM(x) each) and is kept:
-q_n(x) = n P_LM(x) E[w(x) / (w(x) + Σ_{i≥2} w_i)] = P_LM(x) w(x) E[1 / ((1/n)(w(x) + Σ_{i≥2} w_i))] ≥ the bound (log is
-concave: log E[1/Y] ≥ −E[log Y]). At n = 1 it is P_LM(x) itself; as n grows it tends to the joint model's density.
+In expectation      E[L] ≤ log q_n(x) (Jensen; Lawson et al. 2019), for every n: the perplexity that belongs to L is
+                    too high on average. A single run may give too low a one: where large weights are rare, most pools
+                    hold none of them.
+With confidence     B texts with pools of their own: Π_b exp(L_b) / q_n(x_b) is never negative and 1 or less on average,
+                    so by Markov's inequality
+
+                        Pr( Σ_b L_b − log(1/δ) > Σ_b log q_n(x_b) ) ≤ δ
+
+                    over pools, for these texts, for every n and every energy, however heavy the tail of its weights.
+                    The price is log(1/δ) nats for all texts together.
+Over texts          the standard error is over texts, each of which has a pool of its own, so that it holds the scatter
+                    of both; it speaks of other texts, and for many texts only.
+
+At n = 1 it is P_LM(x) itself; as n grows it tends to the joint model's density.
 
 Relations  `log_partition` brackets the joint model's log Z when n is large.
 """
 
 import math
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
+from energylm.config.perplexity import CONFIDENCE
+from energylm.errors import ConfigError
+from energylm.estimators.perplexity import Perplexity, perplexity
 from energylm.numerics.importance import leave_one_out_log_sum
+
+
+@dataclass(frozen=True)
+class CertifiedPerplexity(Perplexity):
+    """Of the sampler. `value` is an upper bound in expectation over pools; `bound` is one with `confidence`."""
+
+    confidence: float
+    bound: float
+    bound_bits_per_byte: float | None
+
+    @property
+    def level(self) -> str:
+        """The confidence in words: 95 %."""
+        return f"{100 * self.confidence:g} %"
 
 
 def sampler_log_normalizer(log_weight_B: Tensor, log_weight_BN: Tensor) -> Tensor:
@@ -32,5 +61,24 @@ def sampler_log_normalizer(log_weight_B: Tensor, log_weight_BN: Tensor) -> Tenso
 
 
 def certified_log_prob(lm_log_prob_B: Tensor, log_weight_B: Tensor, log_weight_BN: Tensor) -> Tensor:
-    """(B,) lower bounds (in expectation over the pool) on the sampler's log-density of each text."""
+    """(B,) lower bounds L (in expectation over the pool) on the sampler's log-density of each text."""
     return lm_log_prob_B.double() + log_weight_B.double() - sampler_log_normalizer(log_weight_B, log_weight_BN)
+
+
+def certified_perplexity(
+    certified_log_prob_B: Tensor,
+    tokens_B: Tensor,
+    bytes_B: Tensor | None = None,
+    *,
+    convention: str,
+    confidence: float = CONFIDENCE,
+) -> CertifiedPerplexity:
+    """The sampler's perplexity from `certified_log_prob` of B texts, whose pools are independent of each other."""
+    if not 0 < confidence < 1:
+        raise ConfigError(f"the confidence of a bound lies between 0 and 1, came {confidence}; 0.95 is usual")
+    measured = perplexity(certified_log_prob_B, tokens_B, bytes_B, convention=convention)
+    share = math.log(1 - confidence) / len(certified_log_prob_B)  # of log δ: only the total over texts matters
+    bound = perplexity(certified_log_prob_B.double() + share, tokens_B, bytes_B, convention=convention)
+    return CertifiedPerplexity(
+        **asdict(measured), confidence=confidence, bound=bound.value, bound_bits_per_byte=bound.bits_per_byte
+    )

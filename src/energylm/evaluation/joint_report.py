@@ -20,15 +20,21 @@ is an upper bound for many samples only. The effective sample size (ESS) says ho
 ones of a context are worth; where it is below 20, a few lucky samples decide and the interval should not be trusted.
 
 The certified row needs no such trust. Drawing as many candidates and keeping one by its weight is itself a model of
-text, and its perplexity is at most this number, however few the samples.
+text. Its perplexity is at most this number in expectation over the samples, however few they are; a single run may give
+less, where large weights are rare. The upper end of the row is what holds for a single run: with the stated confidence
+over the samples, the sampler's perplexity of these very texts is at most that, whatever the energy. The standard error
+is over texts, each with samples of its own; it speaks of other texts, and is one for many texts only.
 """.strip()
 
 
 def perplexity_table(base: Perplexity, joint: JointPerplexity | None, baselines: Mapping[str, Perplexity]) -> Table:
-    """All models in one table; an interval has an upper end."""
+    """All models in one table; an interval has an upper end, and so has the certificate: its bound with confidence."""
     rows = [_row(BASE, base), *(_row(name, measured) for name, measured in baselines.items())]
     if joint is not None:
-        rows += [_row(JOINT, joint.optimistic, joint.pessimistic), _row(CERTIFIED, joint.certified)]
+        rows += [
+            _row(JOINT, joint.optimistic, upper=(joint.pessimistic.value, joint.pessimistic.bits_per_byte)),
+            _row(CERTIFIED, joint.certified, upper=(joint.certified.bound, joint.certified.bound_bits_per_byte)),
+        ]
     return Table(COLUMNS, rows, convention=base.convention if joint is None else joint.convention)
 
 
@@ -53,7 +59,7 @@ def samples_plot(results: Sequence[JointPerplexity]) -> LinePlot:
     series = [
         Series("joint, upper end", counts, [result.upper for result in results]),
         Series("joint, lower end", counts, [result.lower for result in results]),
-        Series("sampler, certified", counts, [result.certified.value for result in results]),
+        Series("sampler, certified in expectation", counts, [result.certified.value for result in results]),
         Series("base", counts, [result.base.value for result in results]),
     ]
     return LinePlot(series, x_label="samples a context", y_label="perplexity", log_x=True)
@@ -110,13 +116,14 @@ def next_token_numbers(table: NextTokenTable, *, show: int = 5) -> Table:
     return Table(["model", "rank", "token", "probability"], rows, convention=convention)
 
 
-def _row(name: str, lower: Perplexity, upper: Perplexity | None = None) -> list[Cell]:
+def _row(name: str, lower: Perplexity, *, upper: tuple[float | None, float | None] = (None, None)) -> list[Cell]:
+    """`upper` is the upper end, as perplexity and in bits per byte."""
     return [
         name,
         lower.value,
-        None if upper is None else upper.value,
+        upper[0],
         lower.standard_error if lower.standard_error is not None and math.isfinite(lower.standard_error) else None,
         lower.bits_per_byte,
-        None if upper is None else upper.bits_per_byte,
+        upper[1],
         lower.tokens,
     ]

@@ -105,7 +105,7 @@ def differences(name: str, real_B: Tensor, generated_BK: Tensor, *, margins: Seq
         per_context=generated_BK.shape[1],
         mean=float(mean_B.mean()),
         standard_error=_error(mean_B),
-        median=float(difference_BK.median()),
+        median=float(np.median(difference_BK.numpy(force=True))),
         margins=tuple(shares),
         values=tuple(difference_BK.flatten().tolist()),
     )

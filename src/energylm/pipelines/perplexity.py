@@ -60,7 +60,13 @@ class PerplexityRun:
             "baselines": {name: measured.to_json() for name, measured in self.baselines.items()},
             "joint": self.joint.to_json() if self.joint else None,
             "by_samples": [
-                {"n": at.n, "lower": at.lower, "upper": at.upper, "certified": at.certified.value}
+                {
+                    "n": at.n,
+                    "lower": at.lower,
+                    "upper": at.upper,
+                    "certified": at.certified.value,
+                    "certified_bound": at.certified.bound,
+                }
                 for at in self.by_samples
             ],
             "by_position": self.by_position.to_json() if self.by_position else None,

@@ -88,7 +88,7 @@ def measure_joint(
         if config.by_position:
             parts = _measured(pool, places, windows, config, by_position=True, output=output)
             steps = MeasuredPositions.joined(parts).perplexity(first_position=config.prefix + 1, **told)
-    return JointMeasures(whole.perplexities(**told), steps, facts["name"])
+    return JointMeasures(whole.perplexities(**told, confidence=config.confidence), steps, facts["name"])
 
 
 def _measured(
