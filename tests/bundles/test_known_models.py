@@ -1,6 +1,9 @@
 """Where a name or path leads; a mistake is found at once, without asking the hub."""
 
+from pathlib import Path
+
 import pytest
+from huggingface_hub.errors import RepositoryNotFoundError
 
 from energylm.bundles.known_models import KNOWN_MODELS, locate
 from energylm.errors import ModelError
@@ -27,15 +30,81 @@ def test_known_names_lead_home():
     assert locate("smollm2-135m") == KNOWN_MODELS["smollm2-135m"].folder
 
 
-def test_hub_names_stay_names():
-    assert locate("gpt2") == "gpt2"
+def test_a_hub_name_has_an_owner(home, monkeypatch):
+    """A model that was fetched before is a name of the hub, network or none. Offline, another one is an error."""
+    cached = home / "config.json"
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda name, file: str(cached / file))
     assert locate("HuggingFaceTB/SmolLM2-135M") == "HuggingFaceTB/SmolLM2-135M"
 
 
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_hub_that_cannot_be_reached_is_one_line_at_once(monkeypatch, offline):
+    """Without the question to the hub transformers would try six times, for half a minute."""
+    asked = []
+
+    def model_info(hub, name, *, timeout):
+        asked.append((name, timeout))
+        raise ConnectionRefusedError("no route") if offline else not_found()
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
+    message = "the hub cannot be reached; give" if offline else r"cannot be had from the hub \(nobody has it\); give"
+    with pytest.raises(ModelError, match=message) as caught:
+        locate("nobody/nothing")
+    assert asked == [("nobody/nothing", 5.0)] and "\n" not in str(caught.value) and len(str(caught.value)) < 200
+
+
+def not_found():
+    """The hub's own error, whose constructor wants a response."""
+    error = RepositoryNotFoundError.__new__(RepositoryNotFoundError)
+    Exception.__init__(error, "nobody has it")
+    return error
+
+
 @pytest.mark.parametrize(
-    "wrong", ["./gpt2", "/no/such/model", "a/b/c", "runs/tiny", "gpt2/", "model.gguf", "two words"]
+    "wrong", ["gpt2", "./gpt2", "/no/such/model", "a/b/c", "runs/tiny", "gpt2/", "model.gguf", "a/b.gguf", "two words"]
 )
-def test_what_looks_like_a_path_is_no_hub_name(home, wrong):
+def test_what_looks_like_a_path_or_is_bare_never_reaches_the_hub(home, monkeypatch, wrong):
+    monkeypatch.setattr("energylm.bundles.known_models._ask_hub", lambda name: pytest.fail(f"asked for {name}"))
     (home / "runs").mkdir()
     with pytest.raises(ModelError, match="does not exist; give a model folder"):
         locate(wrong)
+
+
+def made(folder, marker="energylm.json"):
+    folder.mkdir(parents=True)
+    (folder / marker).write_text("{}")
+    return folder
+
+
+def test_a_runs_folder_leads_to_its_model(home):
+    model = made(home / "my-lm" / "model")
+    assert locate("my-lm") == Path("my-lm/model") and locate(home / "my-lm") == model == locate(model)
+    assert locate(made(home / "other", "config.json")) == home / "other"
+    made(home / "other" / "model")  # a model folder is a model, whatever else it holds
+    assert locate(home / "other") == home / "other"
+    (home / "corpus" / "model").mkdir(parents=True)  # no model in it
+    assert locate(home / "corpus") == home / "corpus"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [
+        ("smollm-135m", "smollm2-135m"),
+        ("MiniLM-l6", "minilm-l6"),
+        ("my-ln", "my-lm"),
+        ("runs/tinny", "runs/tiny"),
+        ("tiny.guf", "tiny.gguf"),
+    ],
+)
+def test_a_misspelling_names_its_nearest_neighbour(home, wrong, near):
+    made(home / "my-lm" / "model")
+    made(home / "runs" / "tiny", "config.json")
+    (home / "tiny.gguf").touch()
+    (home / "my-ln2").mkdir()  # no model
+    with pytest.raises(ModelError, match=rf"; did you mean '{near}'\?$"):
+        locate(wrong)
+
+
+def test_what_is_like_nothing_has_no_neighbour():
+    with pytest.raises(ModelError, match=r"OWNER/NAME of the hub$"):
+        locate("zzzzzz")

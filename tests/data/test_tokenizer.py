@@ -15,6 +15,7 @@ from energylm.data.tokenizer import (
     plain_encoder,
     tokenizer_sha256,
     train_tokenizer,
+    unread_characters,
 )
 from energylm.errors import ModelError
 
@@ -103,6 +104,9 @@ def test_training_is_deterministic_whatever_the_threads(tokenizer):
 def test_bad_tokenizers_are_named(tmp_path):
     with pytest.raises(ModelError, match=r"'no/such' cannot be loaded .*give a folder"):
         load_tokenizer("no/such")
+    for bare in ("smollm2-135m", "./nowhere", str(tmp_path / "nowhere")):  # the hub is not asked for these
+        with pytest.raises(ModelError, match=r"does not exist; give a folder with tokenizer\.json"):
+            load_tokenizer(bare)
     (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_tokenizer(tmp_path)
@@ -110,3 +114,18 @@ def test_bad_tokenizers_are_named(tmp_path):
     bare.pre_tokenizer = pre_tokenizers.ByteLevel()
     with pytest.raises(ModelError, match="neither an EOS nor a SEP"):
         end_token_id(PreTrainedTokenizerFast(tokenizer_object=bare))
+
+
+def test_unread_characters_by_hand(tokenizer):
+    """A byte-level BPE reads all. Of "ab ba cab\n" without blanks (7 characters) pieces "a" and "b" read 6: the "c" has
+    no piece, and is dropped in silence, or stands as the unknown token. Blanks never count."""
+    assert unread_characters(plain_encoder(tokenizer), [*AWKWARD, "ab ba cab\n"], unknown_id=0)[0] == 0
+    silent = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
+    silent.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    assert silent.encode("ab ba cab\n").ids == [0, 1, 1, 0, 0, 1]
+    assert unread_characters(silent, ["ab ba cab\n"], unknown_id=None) == (1, 7)
+    loud = Tokenizer(models.BPE({"a": 0, "b": 1, "?": 2}, [], unk_token="?"))
+    loud.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    assert loud.encode("ab ba cab\n").ids == [0, 1, 1, 0, 2, 0, 1]
+    assert unread_characters(loud, ["ab ba cab\n", "c"], unknown_id=2) == (2, 8)
+    assert unread_characters(loud, ["ab ba cab\n", "c"], unknown_id=None) == (0, 8)  # teeth: what ids alone show

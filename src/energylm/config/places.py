@@ -1,6 +1,7 @@
-"""Where things live: `ENERGYLM_HOME` for what we make, `ENERGYLM_DATA` for data sets that the user has."""
+"""Where things live: `ENERGYLM_HOME` for what we make, `ENERGYLM_DATA` for data sets that the user has, the hub."""
 
 import os
+import re
 from pathlib import Path
 
 from energylm.errors import DataError
@@ -24,3 +25,8 @@ def data_folder() -> Path:
     if not folder.is_dir():
         raise DataError(f"ENERGYLM_DATA names {folder}, which is not a folder")
     return folder
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `name` can be a model of the hub: OWNER/NAME. The few old names without an owner have one there, too."""
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None and not name.endswith(".gguf")

@@ -1,7 +1,8 @@
 """Documents → batches of text → tokens: bounded memory, all cores, no Python work per token.
 
 Text is cut into pieces (`cutting`), pieces are gathered into batches of about a megabyte, and a batch is encoded by one
-call into Rust. Bookkeeping is per piece; splitting a batch over train, valid and test is array arithmetic.
+call into Rust. Bookkeeping is per piece; splitting a batch over train, valid and test is array arithmetic. Of every
+batch a little is read again to see whether the tokenizer has tokens for its characters at all.
 """
 
 from array import array
@@ -18,12 +19,16 @@ from energylm.data.document import LEADING_CHARACTERS, Document
 from energylm.data.memory import give_back_freed_memory
 from energylm.data.shards import PartWriter
 from energylm.data.splits import SPLITS, Split
+from energylm.data.tokenizer import unread_characters
 from energylm.errors import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 BATCH_BYTES = 1 << 20
+SAMPLE_CHARACTERS = 1 << 12  # of a batch, in pieces of PIECE_CHARACTERS, to see what the tokenizer can read
+PIECE_CHARACTERS = 1 << 8
+MOST_UNREAD = 0.5  # a larger share of characters without a token: this is no tokenizer for this text
 _CODES = {split: code for code, split in enumerate(SPLITS)}
 
 
@@ -86,12 +91,18 @@ class PartReader:
 class Encoder:
     """Writes batches as tokens. One document may be open across batches; its count so far is kept here."""
 
-    def __init__(self, tokenizer: "Tokenizer", *, end_token_id: int) -> None:
-        self._tokenizer, self._end = tokenizer, end_token_id
+    def __init__(self, tokenizer: "Tokenizer", *, end_token_id: int, unknown_id: int | None) -> None:
+        self._tokenizer, self._end, self._unknown_id = tokenizer, end_token_id, unknown_id
         self.cuts = cuts_are_exact(tokenizer)
-        self._open_bytes = 0
+        self._open_bytes = self._unread = self._sampled = 0
+
+    @property
+    def unread_share(self) -> float:
+        """Of the sampled characters, those that no token stands for."""
+        return self._unread / self._sampled if self._sampled else 0.0
 
     def write(self, batch: Batch, part: PartWriter) -> None:
+        self._check_reading(batch)
         tokens, lengths = self._encode(batch)
         give_back_freed_memory()
         codes = np.array(batch.codes)
@@ -105,6 +116,18 @@ class Encoder:
                 self._open_bytes = 0
         for code in np.unique(codes):
             part.write(SPLITS[code], tokens[np.repeat(codes == code, lengths)], ends[code])
+
+    def _check_reading(self, batch: Batch) -> None:
+        step = max(1, len(batch.texts) * PIECE_CHARACTERS // SAMPLE_CHARACTERS)
+        sample = [text[:PIECE_CHARACTERS] for text in batch.texts[::step]]
+        unread, total = unread_characters(self._tokenizer, sample, unknown_id=self._unknown_id)
+        self._unread, self._sampled = self._unread + unread, self._sampled + total
+        if self.unread_share > MOST_UNREAD:
+            raise DataError(
+                f"the tokenizer ({self._tokenizer.get_vocab_size():,} tokens) has no token for {self.unread_share:.0%} "
+                "of the text's characters, so the corpus would not hold the text; give another tokenizer, or none to "
+                "train one"
+            )
 
     def _encode(self, batch: Batch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """All tokens of a batch, end-of-text included, and how many each piece has."""

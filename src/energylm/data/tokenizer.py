@@ -6,10 +6,11 @@ EOS in one. Pad, mask, cls and sep are there from the start, so that masked mode
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from energylm.config.places import is_hub_name
 from energylm.errors import ModelError
 from energylm.files import sha256_of_json
 
@@ -43,27 +44,33 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> "PreTraine
     return _wrap(backend)
 
 
-def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
-    """A tokenizer from a folder, a corpus folder, or the hub."""
-    folder = Path(name).expanduser()
-    if (folder / "tokenizer" / "tokenizer.json").is_file():
-        folder = folder / "tokenizer"
+def load_tokenizer(location: str | Path) -> "PreTrainedTokenizerFast":
+    """A tokenizer from a folder, a corpus folder, a GGUF file, or OWNER/NAME of the hub. Users' names go through
+    `bundles.known_models.locate` first."""
+    path = Path(location).expanduser()
+    cure = "give a folder with tokenizer.json, a corpus folder or OWNER/NAME of the hub"
+    if (path / "tokenizer" / "tokenizer.json").is_file():
+        path = path / "tokenizer"
+    if not path.exists() and not is_hub_name(str(location)):
+        raise ModelError(f"tokenizer {str(location)!r} does not exist; {cure}")
     try:
-        if (folder / "tokenizer.json").is_file():  # the file says it all; the Auto class would import torch
+        if (path / "tokenizer.json").is_file():  # the file says it all; the Auto class would import torch
             from transformers import PreTrainedTokenizerFast
 
-            return PreTrainedTokenizerFast.from_pretrained(folder)
+            return PreTrainedTokenizerFast.from_pretrained(path)
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(str(name))
+        if path.is_file():
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(path if path.is_dir() else str(location))
     except Exception as error:  # a damaged tokenizer.json surfaces as a bare Exception from Rust
         reason = " ".join(str(error).split())
-        raise ModelError(
-            f"tokenizer {str(name)!r} cannot be loaded ({reason:.160}); "
-            "give a folder with tokenizer.json, a corpus folder or a hub name"
-        ) from None
+        raise ModelError(f"tokenizer {str(location)!r} cannot be loaded ({reason:.160}); {cure}") from None
     if not tokenizer.is_fast:
-        raise ModelError(f"tokenizer {str(name)!r} has no fast (Rust) version; convert it to a tokenizer.json first")
+        raise ModelError(
+            f"tokenizer {str(location)!r} has no fast (Rust) version; convert it to a tokenizer.json first"
+        )
     return tokenizer
 
 
@@ -93,6 +100,21 @@ def plain_encoder(tokenizer: "PreTrainedTokenizerFast") -> "Tokenizer":
     encoder.no_padding()
     encoder.encode_special_tokens = True
     return encoder
+
+
+def unread_characters(encoder: "Tokenizer", texts: Sequence[str], *, unknown_id: int | None) -> tuple[int, int]:
+    """Of the characters that are no white space: how many no token stands for, or the unknown one, and how many there
+    are. A tokenizer without an unknown token drops in silence what it has no piece for."""
+    unread = total = 0
+    for text, encoding in zip(texts, encoder.encode_batch(list(texts), add_special_tokens=False), strict=True):
+        is_read = bytearray(len(text))
+        for token_id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token_id != unknown_id:
+                is_read[start:stop] = b"\1" * (stop - start)
+        blank = sum(map(str.isspace, text))
+        total += len(text) - blank
+        unread += sum(not (read or character.isspace()) for read, character in zip(is_read, text, strict=True))
+    return unread, total
 
 
 def _wrap(backend: "Tokenizer") -> "PreTrainedTokenizerFast":

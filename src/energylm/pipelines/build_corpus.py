@@ -12,6 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from energylm.bundles.known_models import locate
 from energylm.config.corpus import CorpusConfig
 from energylm.data.corpus import Corpus
 from energylm.data.cutting import cut_exactly
@@ -40,6 +41,7 @@ from energylm.progress import progress, say
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+WORTH_SAYING = 0.01  # share of the text's characters that the tokenizer cannot read
 
 # nothing; its own result, whole or not; an interrupted build of it or of something else; another corpus
 State = Literal["new", "finished", "damaged", "interrupted", "other"]
@@ -107,7 +109,7 @@ def _plan(config: CorpusConfig, sources: Sequence[Source], output: Path) -> Corp
         del settings["style"]
     if config.tokenizer is not None:
         settings["vocabulary_size"] = None
-        settings["tokenizer_sha256"] = tokenizer_sha256(load_tokenizer(config.tokenizer))
+        settings["tokenizer_sha256"] = tokenizer_sha256(load_tokenizer(locate(config.tokenizer)))
     identity = sha256_of_json([FORMAT_VERSION, settings, [record.model_dump() for record in records]])
     return CorpusPlan(tuple(records), settings, identity, _state(output, identity))
 
@@ -137,7 +139,7 @@ def _build(config: CorpusConfig, sources: Sequence[Source], plan: CorpusPlan, fo
         sha256=tokenizer_sha256(tokenizer), vocabulary_size=len(tokenizer), end_token_id=end_token_id(tokenizer)
     )
     dtype = token_dtype(record.vocabulary_size)
-    encoder = Encoder(plain_encoder(tokenizer), end_token_id=record.end_token_id)
+    encoder = Encoder(plain_encoder(tokenizer), end_token_id=record.end_token_id, unknown_id=tokenizer.unk_token_id)
     documents = islice(_documents(sources), draft.documents_read, None)
     with progress("encoding", total=_expected_megabytes(sources), unit="MB") as bar:
         bar.advance(sum(shard.bytes for shard in draft.shards) / 1e6)
@@ -153,6 +155,11 @@ def _build(config: CorpusConfig, sources: Sequence[Source], plan: CorpusPlan, fo
                 writer.records, documents_read=reader.documents_read, empty_documents=reader.empty_documents
             )
             draft.save(folder)
+    if encoder.unread_share > WORTH_SAYING:
+        say(
+            f"the tokenizer has no token for about {encoder.unread_share:.1%} of the text's characters: the corpus "
+            "does not hold them; give another tokenizer, or none to train one"
+        )
     if not draft.shards:
         raise DataError(f"{_names(sources)} holds no text ({draft.documents_read} documents, none with text in it)")
     manifest = Manifest(
@@ -182,7 +189,7 @@ def _tokenizer(
     if folder.exists():  # made before the build was interrupted
         return load_tokenizer(folder)
     if config.tokenizer is not None:
-        tokenizer = load_tokenizer(config.tokenizer)
+        tokenizer = load_tokenizer(locate(config.tokenizer))
     else:
         with progress("training the tokenizer", total=_expected_megabytes(sources), unit="MB") as bar:
             texts = _training_texts(sources, split_of_text, bar.advance)
