@@ -10,7 +10,9 @@ from energylm.config.corpus import CorpusConfig
 from energylm.data.corpus import Corpus, TokenStream
 from energylm.data.manifest import token_dtype
 from energylm.data.tokenizer import plain_encoder
+from energylm.data.windows import Windows
 from energylm.errors import DataError
+from energylm.files import sha256_of_file
 from energylm.pipelines.build_corpus import build_corpus
 
 LINES = [f"line {n} says " + " ".join(f"w{n * k % 17}" for k in range(n % 9 + 1)) for n in range(200)]
@@ -68,7 +70,8 @@ def test_a_stream_over_shards_is_one_array(tmp_path):
     for number, (start, stop) in enumerate(((0, 5), (5, 6), (6, 10))):
         paths.append(tmp_path / f"{number}.tokens")
         whole[start:stop].astype("<u2").tofile(paths[-1])
-    stream = TokenStream(paths, [5, 1, 4], dtype=np.dtype("<u2"))
+    hashes = [sha256_of_file(path) for path in paths]
+    stream = TokenStream(paths, [5, 1, 4], hashes=hashes, dtype=np.dtype("<u2"))
     assert len(stream) == 10
     for start in range(11):
         for stop in range(11):
@@ -83,7 +86,8 @@ def test_more_shards_than_may_be_mapped_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("energylm.data.corpus._MAPPED_SHARDS", 2)
     for number in range(5):
         np.array([number], dtype="<u2").tofile(tmp_path / f"{number}")
-    stream = TokenStream([tmp_path / f"{number}" for number in range(5)], [1] * 5, dtype=np.dtype("<u2"))
+    paths = [tmp_path / f"{number}" for number in range(5)]
+    stream = TokenStream(paths, [1] * 5, hashes=[sha256_of_file(path) for path in paths], dtype=np.dtype("<u2"))
     assert stream.rows(np.array([4, 0, 3, 1, 2, 0]), length=1).ravel().tolist() == [4, 0, 3, 1, 2, 0]
     assert stream[:].tolist() == [0, 1, 2, 3, 4]
 
@@ -115,6 +119,59 @@ def test_a_flipped_bit_is_noticed_by_verify(copy):
         content[3] ^= 1
         (copy / name).write_bytes(content)
     Corpus.open(copy).verify()
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_flipped_bit_is_noticed_before_its_shard_is_read(copy):
+    """Of two shards the second is damaged: tokens of the first can be read, none of the second, in any way."""
+    first, second = [shard for shard in Corpus.open(copy).manifest.shards if shard.split == "train"][:2]
+    flip(copy / second.tokens_file)
+    stream = Corpus.open(copy).split_tokens("train")
+    assert len(stream[: first.tokens]) == first.tokens
+    assert stream.rows(np.array([0]), length=first.tokens).shape == (1, first.tokens)
+    damaged = rf"{second.tokens_file} has changed since it was made .*; build the corpus again"
+    for read in (
+        lambda: stream[first.tokens - 1 : first.tokens + 1],
+        lambda: stream.rows(np.array([0, first.tokens]), length=1),
+        lambda: stream.rows(np.array([first.tokens - 1]), length=2),  # across the border
+        lambda: Windows(Corpus.open(copy), "train", length=4).gather(np.arange(first.tokens // 2)),
+    ):
+        with pytest.raises(DataError, match=damaged):
+            read()
+    flip(copy / "train-00003.index")
+    with pytest.raises(DataError, match=r"train-00003\.index has changed since it was made"):
+        Corpus.open(copy).documents("train")
+
+
+def test_without_the_check_a_flipped_bit_is_read(copy, monkeypatch):
+    """Teeth: the damage above is seen by nothing else."""
+    before = Corpus.open(copy).split_tokens("train")[:]
+    flip(copy / "train-00001.tokens")
+    monkeypatch.setattr("energylm.data.corpus.check_shard", lambda path, sha256, cure: None)
+    assert (Corpus.open(copy).split_tokens("train")[:] != before).sum() == 1
+
+
+def test_a_shard_is_hashed_once_a_process_and_again_if_it_changes(copy, monkeypatch):
+    hashed = []
+    monkeypatch.setattr(
+        "energylm.data.shards.sha256_of_file", lambda path: hashed.append(path.name) or sha256_of_file(path)
+    )
+    shards = [shard.tokens_file for shard in Corpus.open(copy).manifest.shards if shard.split == "train"]
+    assert hashed == []  # opening reads no shard
+    for _ in range(2):
+        _ = Corpus.open(copy).split_tokens("train")[:]
+        assert hashed == shards
+    content = (copy / shards[0]).read_bytes()
+    (copy / shards[0]).write_bytes(content)
+    _ = Corpus.open(copy).split_tokens("train")[:]
+    assert hashed == [*shards, shards[0]]
+    Corpus.open(copy).verify()  # reads all
+    assert len(hashed) == len(shards) + 1 + 2 * len(Corpus.open(copy).manifest.shards)
 
 
 def test_another_tokenizer_in_the_folder_is_noticed(copy):

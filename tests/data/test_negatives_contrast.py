@@ -43,6 +43,18 @@ def made(corpus_folder, tmp_path):
     return make
 
 
+@pytest.mark.parametrize("damage", ["truncated", "flipped"])
+def test_a_damaged_shard_is_one_line_and_never_read(made, tmp_path, damage):
+    """A truncated Parquet file would otherwise end in pyarrow's traceback, a flipped byte in other continuations."""
+    negatives, _ = made()
+    content = bytearray((tmp_path / "block-00000.parquet").read_bytes())
+    content[len(content) // 3] ^= 1
+    (tmp_path / "block-00000.parquet").write_bytes(content[:-9] if damage == "truncated" else content)
+    for read in (lambda: negatives.windows, lambda: negatives.rows(np.array([1])), negatives.verify):
+        with pytest.raises(DataError, match=r"block-00000\.parquet has changed .*; run the same `energylm negatives`"):
+            read()
+
+
 def test_rows_survive_the_disk(made):
     negatives, _ = made()
     rows = negatives.rows(np.array([2, 0]))

@@ -2,8 +2,9 @@
 
 A corpus of random tokens in documents of 1,000 to 3,000 is written to a temporary folder and removed afterwards. A
 process of its own then opens it, with windows of 160 tokens every 20 within documents (the protocol of Bakhtin et al.
-2019 §4.1, four times as dense), and reads batches in the order of training. What is said of memory is what the process
-holds for itself (RssAnon); mapped pages of the files belong to the system, which may drop them.
+2019 §4.1, four times as dense), and reads batches in the order of training. A shard is compared with its SHA-256 before
+it is first read: that is timed by itself, apart from the first batch. What is said of memory is what the process holds
+for itself (RssAnon); mapped pages of the files belong to the system, which may drop them.
 """
 
 import json
@@ -49,6 +50,7 @@ def run(options: Options) -> Result:
             "windows": found["windows"],
             "tokens [GB]": corpus.splits["train"].tokens * np.dtype(corpus.dtype).itemsize / 1e9,
             "documents": corpus.splits["train"].documents,
+            "seconds to verify all shards": found["verify"],
             "shuffled windows/s, packed": found["packed_windows_per_second"],
             "positions shuffled/s": found["positions_per_second"],
         },
@@ -97,6 +99,8 @@ def measure(folder: Path, *, repeats: int, at_once: int) -> dict[str, Any]:
     began = time.perf_counter()
     windows = Windows(Corpus.open(folder), "train", length=LENGTH, stride=STRIDE, documents="within")
     opened = time.perf_counter()
+    Corpus.open(folder).verify()
+    verified = time.perf_counter()
     _read(windows, range(BATCH))
     first = time.perf_counter()
     packed = Windows(Corpus.open(folder), "train", length=LENGTH, stride=STRIDE)
@@ -114,7 +118,8 @@ def measure(folder: Path, *, repeats: int, at_once: int) -> dict[str, Any]:
     return {
         "windows": len(windows),
         "open": opened - began,
-        "first_batch": first - opened,
+        "verify": verified - opened,
+        "first_batch": first - verified,
         "megabytes": private,
         "windows_per_second": median(rates["within"]),
         "packed_windows_per_second": median(rates["packed"]),

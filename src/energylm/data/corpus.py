@@ -1,4 +1,8 @@
-"""A corpus folder, opened: only the manifest and the sizes of files are read; tokens are mapped when touched."""
+"""A corpus folder, opened: only the manifest and the sizes of files are read; tokens are mapped when touched.
+
+A shard is compared with its SHA-256 before its first token is read, once in a process: nothing is trained or measured
+on a damaged one, and opening stays fast.
+"""
 
 from functools import cached_property
 from pathlib import Path
@@ -8,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from energylm.data.manifest import INDEX_DTYPE, TOKENIZER_FOLDER, Manifest, ShardRecord, read_manifest
+from energylm.data.shards import check_shard
 from energylm.data.splits import SPLITS
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.errors import DataError
-from energylm.files import sha256_of_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+_CURE = "build the corpus again"
 _MAPPED_SHARDS = 256  # a mapped file holds a file descriptor; systems often allow 1,024
 
 
@@ -27,7 +32,7 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: Path | str) -> "Corpus":
-        """Open a corpus; a missing or truncated shard is noticed here, a changed byte by `verify`."""
+        """Open a corpus; a missing or truncated shard is noticed here, a changed byte when its shard is first read."""
         folder = Path(folder)
         corpus = cls(folder, read_manifest(folder))
         token_bytes = np.dtype(corpus.manifest.dtype).itemsize
@@ -57,14 +62,19 @@ class Corpus:
 
     def split_tokens(self, split: str) -> "TokenStream":
         """All tokens of a split in order, documents joined by end-of-text: `len`, slices, rows at many starts."""
-        paths = [self.folder / shard.tokens_file for shard in self._shards(split)]
-        counts = [shard.tokens for shard in self._shards(split)]
-        return TokenStream(paths, counts, dtype=np.dtype(self.manifest.dtype))
+        shards = self._shards(split)
+        return TokenStream(
+            [self.folder / shard.tokens_file for shard in shards],
+            [shard.tokens for shard in shards],
+            hashes=[shard.tokens_sha256 for shard in shards],
+            dtype=np.dtype(self.manifest.dtype),
+        )
 
     def documents(self, split: str) -> "DocumentTable":
         """Where the documents of a split lie in `split_tokens(split)`. Reads 16 bytes a document."""
         ends, sizes = [np.zeros(1, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
         for shard in self._shards(split):
+            check_shard(self.folder / shard.index_file, shard.index_sha256, cure=_CURE)
             index = np.fromfile(self.folder / shard.index_file, dtype=INDEX_DTYPE).reshape(-1, 2).astype(np.int64)
             ends.append(index[:, 0] + ends[-1][-1])
             sizes.append(index[:, 1])
@@ -72,11 +82,10 @@ class Corpus:
         return DocumentTable(starts=all_ends[:-1], lengths=np.diff(all_ends) - 1, text_bytes=np.concatenate(sizes))
 
     def verify(self) -> None:
-        """Read every shard and compare its SHA-256 with the manifest."""
+        """Read every shard, again if need be, and compare its SHA-256 with the manifest."""
         for shard in self.manifest.shards:
-            for file, wanted in ((shard.tokens_file, shard.tokens_sha256), (shard.index_file, shard.index_sha256)):
-                if sha256_of_file(self.folder / file) != wanted:
-                    raise DataError(f"{self.folder / file} has changed since it was built; build the corpus again")
+            check_shard(self.folder / shard.tokens_file, shard.tokens_sha256, cure=_CURE, again=True)
+            check_shard(self.folder / shard.index_file, shard.index_sha256, cure=_CURE, again=True)
 
     def _shards(self, split: str) -> list[ShardRecord]:
         if split not in SPLITS:
@@ -104,10 +113,10 @@ class DocumentTable:
 
 
 class TokenStream:
-    """Shards seen as one array of token ids. Shards are mapped when first touched, at most 256 at a time."""
+    """Shards seen as one array of token ids: checked and mapped when first touched, at most 256 at a time."""
 
-    def __init__(self, paths: list[Path], counts: list[int], *, dtype: np.dtype) -> None:
-        self._paths, self._dtype = paths, dtype
+    def __init__(self, paths: list[Path], counts: list[int], *, hashes: list[str], dtype: np.dtype) -> None:
+        self._paths, self._hashes, self._dtype = paths, hashes, dtype
         self._begins = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._mapped: dict[int, NDArray] = {}
 
@@ -148,5 +157,6 @@ class TokenStream:
         if number not in self._mapped:
             if len(self._mapped) >= _MAPPED_SHARDS:
                 self._mapped.pop(next(iter(self._mapped)))
+            check_shard(self._paths[number], self._hashes[number], cure=_CURE)
             self._mapped[number] = np.memmap(self._paths[number], dtype=self._dtype, mode="r")
         return self._mapped[number]

@@ -2,7 +2,8 @@
 
 Deng et al. 2020 §4.1 generate 16 or 128 continuations of each context once and draw from them in training. A row is a
 context: the window it comes from, how much of it was given, and its k continuations. Only the manifest is read on
-opening; row groups are decoded when touched and kept within a budget of memory.
+opening; a shard is compared with its SHA-256 before it is first read, once in a process; row groups are decoded when
+touched and kept within a budget of memory.
 
 Relations  `negatives_manifest` is the provenance, `negatives_shards` the files, `negatives_contrast` puts real text
            beside the generated; `pipelines.negatives` makes a folder.
@@ -17,12 +18,14 @@ from numpy.typing import NDArray
 
 from energylm.config.negatives import NegativesConfig
 from energylm.data.corpus import Corpus
-from energylm.data.negatives_manifest import NegativesManifest, read_negatives_manifest
+from energylm.data.negatives_manifest import NegativesManifest, NegativesShard, read_negatives_manifest
 from energylm.data.negatives_shards import ROWS_PER_GROUP, NegativeRows, read_group, read_windows
+from energylm.data.shards import check_shard
 from energylm.data.windows import Windows
 from energylm.errors import DataError
 
 CACHE_BYTES = 256 << 20
+_CURE = "run the same `energylm negatives` to repair it"
 
 
 class Negatives:
@@ -36,12 +39,12 @@ class Negatives:
 
     @classmethod
     def open(cls, folder: Path | str) -> "Negatives":
-        """Open finished negatives; a missing shard is noticed here, a changed byte by `verify`."""
+        """Open finished negatives; a missing shard is noticed here, a changed byte when its shard is first read."""
         folder = Path(folder)
         manifest = read_negatives_manifest(folder)
         for shard in manifest.shards:
             if not (folder / shard.file).is_file():
-                raise DataError(f"{folder / shard.file} is missing; run the same `energylm negatives` to repair it")
+                raise DataError(f"{folder / shard.file} is missing; {_CURE}")
         return cls(folder, manifest)
 
     def __len__(self) -> int:
@@ -59,7 +62,7 @@ class Negatives:
     @cached_property
     def windows(self) -> NDArray[np.int64]:
         """(N,): the window number of every row."""
-        return np.concatenate([read_windows(self.folder / shard.file) for shard in self.manifest.shards])
+        return np.concatenate([read_windows(self._checked(shard)) for shard in self.manifest.shards])
 
     def corpus_windows(self, corpus: Corpus) -> Windows:
         """The windows that `window_B` counts."""
@@ -98,20 +101,20 @@ class Negatives:
             )
 
     def verify(self) -> None:
-        """Read every shard and compare its SHA-256 with the manifest."""
-        intact = self.manifest.intact_shards(self.folder)
+        """Read every shard, again if need be, and compare its SHA-256 with the manifest."""
         for shard in self.manifest.shards:
-            if shard not in intact:
-                raise DataError(
-                    f"{self.folder / shard.file} has changed; run the same `energylm negatives` to repair it"
-                )
+            self._checked(shard, again=True)
+
+    def _checked(self, shard: NegativesShard, *, again: bool = False) -> Path:
+        check_shard(self.folder / shard.file, shard.sha256, cure=_CURE, again=again)
+        return self.folder / shard.file
 
     def _group(self, shard: int, group: int) -> NegativeRows:
         key = (shard, group)
         if key in self._groups:
             self._groups.move_to_end(key)
             return self._groups[key]
-        rows = read_group(self.folder / self.manifest.shards[shard].file, group)
+        rows = read_group(self._checked(self.manifest.shards[shard]), group)
         self._groups[key] = rows
         self._cached_bytes += rows.bytes
         while self._cached_bytes > CACHE_BYTES and len(self._groups) > 1:

@@ -1,4 +1,5 @@
-"""The shards of one part of the text: written whole or not at all, hashed on the way, opened only for splits in use."""
+"""The shards of one part of the text: written whole or not at all, hashed on the way, opened only for splits in use;
+and the check, before a shard is first read, that it still holds the bytes that were written."""
 
 import hashlib
 from array import array
@@ -11,7 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from energylm.data.manifest import INDEX_DTYPE, ShardRecord
-from energylm.files import atomic_file
+from energylm.errors import DataError
+from energylm.files import atomic_file, sha256_of_file
+
+_intact: set[tuple[str, int, int, str]] = set()  # path, size, time of change, SHA-256 of what this process has compared
+
+
+def check_shard(path: Path, sha256: str, *, cure: str, again: bool = False) -> None:
+    """Refuse a shard whose bytes are not those that were written. A file is read once in a process, about a second a
+    gigabyte, and anew if it has changed since, or `again`."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing; {cure}")
+    status = path.stat()
+    compared = (str(path.absolute()), status.st_size, status.st_ctime_ns, sha256)
+    if compared in _intact and not again:
+        return
+    if sha256_of_file(path) != sha256:
+        raise DataError(f"{path} has changed since it was made (its SHA-256 is another); {cure}")
+    _intact.add(compared)
 
 
 class PartWriter:
