@@ -4,6 +4,7 @@ A config is data: it cannot call anything. A misspelt key is an error that names
 """
 
 import difflib
+import re
 import reprlib
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -21,12 +22,20 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
 
     @classmethod
-    def checked(cls, values: Mapping[str, Any], *, origin: str = "the configuration") -> Self:
-        """Validate `values`; every mistake becomes one `ConfigError` line that names `origin`, the key and the cure."""
+    def checked(
+        cls,
+        values: Mapping[str, Any],
+        *,
+        origin: str = "the configuration",
+        names: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Validate `values`; every mistake becomes one `ConfigError` line that names `origin`, the key and the cure.
+        `names` says how the user spells a key (`--prefix-tokens`)."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise ConfigError(f"{origin}: " + "; ".join(_explain(cls, problem) for problem in error.errors())) from None
+            problems = "; ".join(_explain(cls, problem, names or {}) for problem in error.errors())
+            raise ConfigError(f"{origin}: {problems}" if origin else problems) from None
 
 
 def load_config(
@@ -35,14 +44,16 @@ def load_config(
     *,
     settings: Sequence[str] = (),
     overrides: Mapping[str, Any] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> ConfigType:
-    """Defaults, then the YAML `file`, then `overrides` (flags that are not None), then `settings` ("a.b=c")."""
+    """Defaults, then the YAML `file`, then `overrides` (flags that are not None), then `settings` ("a.b=c"). With
+    `names`, which say how the user types a key, mistakes are told in these words."""
     values: dict[str, Any] = {}
     if file is not None:
         values = _read_yaml(Path(file))
     for key, value in (overrides or {}).items():
         if value is not None:
-            _put(values, key, value)
+            put(values, key, value)
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key:
@@ -50,13 +61,14 @@ def load_config(
                 f"--set {setting!r} is not of the form key=value, e.g. --set optimizer.learning_rate=0.001"
             )
         try:
-            _put(values, key, yaml.safe_load(text))
+            put(values, key, yaml.safe_load(text))
         except yaml.YAMLError:
             raise ConfigError(
                 f"--set {key}: {text!r} is not a YAML value; quote it, e.g. --set '{key}=\"…\"'"
             ) from None
     origins = [*([str(file)] if file is not None else []), *(["--set"] if settings else [])]
-    return config_class.checked(values, origin=" with ".join(origins) or "the configuration")
+    unnamed = "" if names else "the configuration"
+    return config_class.checked(values, origin=" with ".join(origins) or unnamed, names=names)
 
 
 class _ClosedLoader(yaml.SafeLoader):
@@ -88,7 +100,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def _put(values: dict[str, Any], dotted_key: str, value: Any) -> None:
+def put(values: dict[str, Any], dotted_key: str, value: Any) -> None:
     *path, last = dotted_key.split(".")
     for part in path:
         inner = values.setdefault(part, {})
@@ -98,17 +110,23 @@ def _put(values: dict[str, Any], dotted_key: str, value: Any) -> None:
     values[last] = value
 
 
-def _explain(config_class: type[BaseModel], problem: Any) -> str:
+def _explain(config_class: type[BaseModel], problem: Any, spelling: Mapping[str, str]) -> str:
     location = [str(part) for part in problem["loc"]]
+    while location and ".".join(location) not in spelling and location[-1].isdigit():
+        location.pop()  # an entry of a list is told by the list's name
     key = ".".join(location)
+    key = spelling.get(key, key)
     if problem["type"] == "extra_forbidden":
         names = _field_names(config_class, location[:-1])
         near = difflib.get_close_matches(location[-1], names, n=1, cutoff=0.5)
         cure = f"did you mean {'.'.join([*location[:-1], near[0]])!r}?" if near else f"known keys: {', '.join(names)}"
         return f"unknown key {key!r}; {cure}"
     if problem["type"] == "missing":
-        return f"key {key!r} is missing, it has no default"
+        return f"{key} is missing" if key in spelling.values() else f"key {key!r} is missing, it has no default"
     message = str(problem["msg"]).removeprefix("Value error, ")
+    for name, spelled in spelling.items():
+        if "_" in name:  # a message that names other options names them as they are typed
+            message = re.sub(rf"(?<![\w.-]){re.escape(name)}\b", spelled, message)
     return f"{key}: {message} (came {reprlib.repr(problem['input'])})" if key else message
 
 

@@ -1,0 +1,220 @@
+"""A verb's declaration as a command: flags, positions, help, `--config`, `--set`, `--json`, `--dry-run`, the engine.
+
+Values travel as text to the verb's own model, which checks types and bounds, so there is one place that judges them and
+one kind of message. Commands are built when they are called for: `energylm --help` imports no verb.
+
+Relations  `verbs.options` reads the fields; `main` runs what is built here.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from energylm.config.base import load_config
+from energylm.config.engine import EngineConfig
+from energylm.jobs.job import Job
+from energylm.verbs import table
+from energylm.verbs.options import Option, options_of
+from energylm.verbs.verb import Verb
+
+MAX_WIDTH = 110
+ENGINE = "Engine"
+
+
+class VerbGroup(click.Group):
+    """The program, or a group such as `energylm corpus`: verbs by name, built when asked for."""
+
+    def __init__(self, prefix: str = "", **options: Any) -> None:
+        super().__init__(prefix.rpartition(" ")[2] or "energylm", **options)
+        self.prefix = prefix
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        inside = [name.removeprefix(self.prefix).strip() for name in table.VERBS if name.startswith(self.prefix)]
+        return list(dict.fromkeys(name.partition(" ")[0] for name in inside))
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        whole = f"{self.prefix} {name}".strip()
+        if whole in table.VERBS:
+            return VerbCommand(table.verb_class(whole))
+        if any(verb.startswith(f"{whole} ") for verb in table.VERBS):
+            return VerbGroup(whole, help=table.GROUPS.get(whole), no_args_is_help=True)
+        return None
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(context):
+            whole = f"{self.prefix} {name}".strip()
+            rows.append((name, table.short_help(whole) if whole in table.VERBS else table.GROUPS.get(whole, "")))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class VerbCommand(click.Command):
+    def __init__(self, verb: type[Verb]) -> None:
+        self.verb = verb
+        self.options = options_of(verb)
+        self.engine_options = options_of(EngineConfig) if verb.blocks else []
+        super().__init__(table.name_of(verb), params=_parameters(verb, self.options, self.engine_options), callback=self._run)
+
+    def _run(self, **values: Any) -> None:
+        flags = {option.name: _given(option, values.pop(option.name)) for option in self.options}
+        where = {option.name: _given(option, values.pop(option.name)) for option in self.engine_options}
+        names = {option.key: _spelling(option) for option in [*self.options, *self.engine_options]}
+        verb = load_config(
+            self.verb, values["config_file"], settings=values["settings"], overrides=flags, names=names
+        )
+        output = values.get("output")
+        job = Job(
+            output=None if output is None else Path(output),
+            overwrite=values.get("overwrite", False),
+            engine=load_config(EngineConfig, overrides=where, names=names),
+            emit=click.echo,
+        )
+        if values["dry_run"]:
+            click.echo(verb.check(job))
+            return
+        result = verb.run(job)
+        click.echo(verb.shown(result), nl=False)
+        from energylm.progress import say
+
+        for line in verb.remarks(result):
+            say(line)
+        if values["json_file"] is not None:
+            from energylm.files import write_json
+
+            write_json(values["json_file"], result.to_json())
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        """Positions that have no default are shown as required, though a --config file may give them instead."""
+        return ["[OPTIONS]", *(_position(option) for option in self.options if option.positional)]
+
+    def format_help_text(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        for paragraph in self.verb.help_text().split("\n\n"):
+            formatter.write_paragraph()
+            formatter.write_text(" ".join(paragraph.split()))
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        positions = [(option.positional or "", _described(option)) for option in self.options if option.positional]
+        engine = {option.name for option in self.engine_options}
+        records = [
+            (parameter.name in engine, record)
+            for parameter in self.get_params(context)
+            if (record := parameter.get_help_record(context)) is not None
+        ]
+        for title, rows in (
+            ("Arguments", positions),
+            ("Options", [record for is_engine, record in records if not is_engine]),
+            (ENGINE, [record for is_engine, record in records if is_engine]),
+        ):
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=34)
+        if self.verb.examples:
+            with formatter.section("Examples"):
+                for example in self.verb.examples:
+                    formatter.write(f"  {example}\n")
+
+
+def _parameters(verb: type[Verb], options: list[Option], engine: list[Option]) -> list[click.Parameter]:
+    found: list[click.Parameter] = [_parameter(option) for option in options]
+    if verb.writes != "nothing":
+        text = "Folder of what is made." if verb.writes == "required" else "A folder for the report, and for what a "
+        text += "" if verb.writes == "required" else "killed run goes on from."
+        found.append(click.Option(["--output", "-o", "output"], metavar="FOLDER", help=text))
+    if verb.overwrites:
+        found.append(
+            click.Option(["--overwrite"], is_flag=True, help="Replace what stands there and was made otherwise.")
+        )
+    found += [_parameter(option) for option in engine]
+    return [
+        *found,
+        click.Option(["--config", "config_file"], metavar="FILE", help="YAML file with any keys of the configuration."),
+        click.Option(["--set", "settings"], metavar="KEY=VALUE", multiple=True, help=_set_help(verb)),
+        click.Option(["--json", "json_file"], metavar="FILE", help="Write the result as JSON."),
+        click.Option(
+            ["--dry-run"], is_flag=True, help="Check the inputs and print what would be done; write nothing."
+        ),
+    ]
+
+
+def _parameter(option: Option) -> click.Parameter:
+    if option.positional:
+        return _Position([option.name], nargs=-1 if option.is_many else 1, required=False, metavar=option.positional)
+    spellings = [*([option.short] if option.short else []), option.name]
+    if option.is_switch:
+        return click.Option(
+            [f"{option.flag}/--no-{option.flag.removeprefix('--')}", *spellings], default=None, help=_described(option)
+        )
+    return click.Option(
+        [option.flag, *spellings],
+        metavar=option.metavar,
+        multiple=option.is_many,
+        default=None,
+        help=_described(option),
+        shell_complete=_completion(option),
+    )
+
+
+class _Position(click.Argument):
+    """Not shown among the options: it has a section of its own."""
+
+    def get_help_record(self, context: click.Context) -> None:
+        return None
+
+
+def _completion(option: Option) -> Any:
+    from click.shell_completion import CompletionItem
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        if option.choices:
+            return [CompletionItem(choice) for choice in option.choices if choice.startswith(incomplete)]
+        return [CompletionItem(incomplete, type="file")]
+
+    return complete
+
+
+def _given(option: Option, value: Any) -> Any:
+    """None where the option was not typed."""
+    if option.is_many:
+        return list(value) or None
+    return value
+
+
+def _described(option: Option) -> str:
+    """Help with its default, which is written in the field alone."""
+    default = option.default
+    repeat = " Repeatable." if option.is_many and not option.positional else ""
+    if default is None or default == () or option.is_required or (option.is_switch and not default):
+        return option.help + repeat
+    shown = ", ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+    return f"{option.help}{repeat} [default: {shown}]"
+
+
+def _position(option: Option) -> str:
+    many = "..." if option.is_many else ""
+    return f"{option.positional}{many}" if option.is_required else f"[{option.positional}]{many}"
+
+
+def _spelling(option: Option) -> str:
+    """How an error names the option: as it is typed."""
+    return option.positional or option.flag
+
+
+def _set_help(verb: type[Verb]) -> str:
+    """An example that this verb has: a key of a nested config where there is one."""
+    nested = next((key for key in verb.shortcuts.values()), None) or next(iter(verb.model_fields))
+    return f"Any key of the configuration, e.g. {nested}=…; repeatable."
+
+
+def program() -> VerbGroup:
+    """`energylm` itself."""
+    from energylm import __version__
+
+    root = VerbGroup(
+        help="Energy-based models of text: train, measure, sample, rerank, detect.",
+        epilog="Start with: energylm demo. Every verb has --help with examples.",
+        no_args_is_help=True,
+        context_settings={"max_content_width": MAX_WIDTH, "help_option_names": ["--help", "-h"]},
+    )
+    return click.version_option(__version__, message="energylm %(version)s", help="Print the version and leave.")(root)

@@ -1,0 +1,1 @@
+"""What resumes: blocks and where they are done, locks, the artefact store."""

@@ -1,0 +1,124 @@
+"""Result records: one base that gives JSON out and in, a readable `repr`, a table, and HTML in notebooks.
+
+A record is a frozen dataclass that inherits `Record`. Its JSON holds its fields, and the properties that `computed`
+names; reading it back ignores the latter. Tensors become lists, paths strings, and numbers that JSON cannot hold their
+names ("nan", "inf", "-inf"). Nothing else is written twice: reports, `--json`, recipes and notebooks show this one shape.
+"""
+
+import dataclasses
+import html
+import math
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+from energylm.tables import Table, format_cell
+
+_LONGEST = 6  # entries of a list that `repr` shows
+
+
+class Record:
+    """Base of result records: `@dataclass(frozen=True) class Outcome(Record)`."""
+
+    computed: ClassVar[tuple[str, ...]] = ()  # properties that the JSON holds beside the fields
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__repr__ = Record.__repr__  # type: ignore[method-assign]  # before `dataclass` writes its own
+
+    def to_json(self) -> dict[str, Any]:
+        names = [field.name for field in dataclasses.fields(self)] + list(self.computed)  # type: ignore[arg-type]
+        return {name: to_plain(getattr(self, name)) for name in names}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        hints = get_type_hints(cls)
+        fields = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        return cls(**{name: _from_plain(values[name], hints[name]) for name in fields if name in values})
+
+    def summary(self) -> str | None:
+        """A line for people; None where the table says it all."""
+        return None
+
+    @property
+    def table(self) -> Table:
+        """The numbers for people; by default one row for each plain field."""
+        plain = {name: value for name, value in self.to_json().items() if not isinstance(value, list | dict)}
+        return Table(["what", "value"], [[name.replace("_", " "), value] for name, value in plain.items()])
+
+    def __repr__(self) -> str:
+        names = [field.name for field in dataclasses.fields(self) if field.repr]  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{name}={_short(getattr(self, name))}' for name in names)})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        table = self.table
+        head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+        rows = ["".join(f"<td>{html.escape(format_cell(cell))}</td>" for cell in row) for row in table.rows]
+        said = filter(None, (self.summary(), table.convention))
+        below = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in said)
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>{below}"
+
+
+def to_plain(value: Any) -> Any:
+    """`value` as JSON holds it."""
+    if isinstance(value, Record):
+        return value.to_json()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if hasattr(value, "model_dump"):  # a pydantic model
+        return to_plain(value.model_dump(mode="json"))
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return [to_plain(inner) for inner in value]
+    if hasattr(value, "tolist"):  # a tensor or an array
+        return to_plain(value.tolist())
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _from_plain(value: Any, hint: Any) -> Any:
+    """`value` of a JSON file as the type that a field declares."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any or value is None or origin is Literal:
+        return value
+    if origin in (Union, types.UnionType):
+        return _from_plain(value, next(option for option in inner if option is not type(None)))
+    if origin in (list, set, frozenset) or hint is list:
+        return (origin or list)(_from_plain(entry, inner[0] if inner else Any) for entry in value)
+    if origin is tuple:
+        hints = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+        return tuple(_from_plain(entry, of) for entry, of in zip(value, hints, strict=True))
+    if origin is not None and issubclass(origin, Mapping):
+        return {_from_plain(key, inner[0]): _from_plain(entry, inner[1]) for key, entry in value.items()}
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return hint.from_json(value)
+    if dataclasses.is_dataclass(hint):
+        hints = get_type_hints(hint)
+        return hint(**{field.name: _from_plain(value[field.name], hints[field.name]) for field in dataclasses.fields(hint)})  # type: ignore[operator]
+    if hasattr(hint, "model_validate"):
+        return hint.model_validate(value)
+    if isinstance(hint, type) and hint.__module__ == "torch" and hint.__name__ == "Tensor":
+        import torch
+
+        return torch.tensor(value, dtype=torch.float64 if any(isinstance(x, float) for x in _leaves(value)) else None)
+    return hint(value) if hint in (int, float, Path, str) and not isinstance(value, bool) else value
+
+
+def _leaves(value: Any) -> list[Any]:
+    return [leaf for entry in value for leaf in _leaves(entry)] if isinstance(value, list) else [value]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple) and len(value) > _LONGEST:
+        return f"[{', '.join(map(_short, value[:_LONGEST]))}, … {len(value):,} in all]"
+    if hasattr(value, "shape") and hasattr(value, "tolist"):
+        return f"{type(value).__name__}{tuple(value.shape)}"
+    return repr(value)

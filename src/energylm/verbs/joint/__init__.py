@@ -1,0 +1,1 @@
+"""Language model and energy together: negatives, energies, perplexity, generation, analyses."""

@@ -1,0 +1,76 @@
+"""A verb as a step of a recipe: which artefact its options name, and what making it returns.
+
+Options of a step are those of the verb. Strings that hold `data:` are files under ENERGYLM_DATA. The key of a step is a
+hash of all options with their defaults, in which files stand for their content, known models for their weights, and a
+user's own folders for the corpus or the weights that lie there: never for their place on this machine. The result is
+the verb's own JSON.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from energylm.bundles.known_models import KNOWN_MODELS
+from energylm.bundles.weights_identity import weights_sha256
+from energylm.config.places import data_folder
+from energylm.data.manifest import MANIFEST_FILE as CORPUS_MANIFEST
+from energylm.data.manifest import read_manifest
+from energylm.errors import DataError
+from energylm.files import sha256_of_file
+from energylm.jobs.job import Job
+from energylm.verbs.verb import Verb
+
+DATA = "data:"
+
+
+def located(values: Any) -> Any:
+    """The options with `data:` files as paths of this machine; a format before it stays (`jsonl:data:news.jsonl`)."""
+    return _mapped(values, _path_of)
+
+
+def identity(verb: type[Verb], values: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
+    """What the key of the step is a hash of."""
+    settings = verb.checked(values, origin=origin).model_dump(mode="json", exclude=set(verb.apart_from))
+    return {"version": verb.version, **verb.step_content(_mapped(settings, _pinned))}
+
+
+def make(verb: type[Verb], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Run the verb into `folder`; its result's JSON."""
+    return verb.checked(located(values)).run(Job(output=folder)).to_json()
+
+
+def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
+    """`value` with every string inside it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _mapped(inner, change) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(inner, change) for inner in value]
+    return value
+
+
+def _path_of(text: str) -> str:
+    form, is_data, path = text.partition(DATA)
+    return f"{form}{data_folder() / path}" if is_data else text
+
+
+def _pinned(text: str) -> Any:
+    form, is_data, path = text.partition(DATA)
+    if is_data:
+        return [form, Path(path).name, *_content(data_folder() / path)]
+    if text in KNOWN_MODELS:
+        return f"{text} {weights_sha256(text)}"
+    if Path(text).is_absolute() and Path(text).exists():
+        if (Path(text) / CORPUS_MANIFEST).is_file():
+            return f"corpus {read_manifest(text).identity}"
+        return f"weights {weights_sha256(text)}" if Path(text).is_dir() else sha256_of_file(text)
+    return text
+
+
+def _content(path: Path) -> list[str]:
+    """The hash of a file, or those of a folder's files in the order of their names."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist; put the data set there, or set ENERGYLM_DATA to where it is")
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return [sha256_of_file(file) for file in files]

@@ -1,0 +1,59 @@
+"""The names of all verbs, each with the class that declares it. Read without importing any of them.
+
+A new verb is one file and one line here. A name of two words is a verb of a group (`energylm corpus build`). Verbs in
+`STEPS_ONLY` are steps of recipes that the command line does not offer by themselves.
+"""
+
+import ast
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from energylm.verbs.verb import Verb
+
+VERBS: dict[str, str] = {
+    "perplexity": "joint.perplexity:Perplexity",
+}
+STEPS_ONLY: dict[str, str] = {}
+GROUPS: dict[str, str] = {}  # help of the groups
+
+
+def verb_class(name: str) -> "type[Verb]":
+    """The class behind a name."""
+    module, _, class_name = (VERBS | STEPS_ONLY)[name].partition(":")
+    found: type[Verb] = getattr(import_module(_module(module)), class_name)
+    return found
+
+
+def name_of(verb: "type[Verb]") -> str:
+    """The name behind a class."""
+    return next(
+        name
+        for name, home in (VERBS | STEPS_ONLY).items()
+        if home.endswith(f":{verb.__name__}") and verb.__module__ == _module(home.partition(":")[0])
+    )
+
+
+def short_help(name: str) -> str:
+    """The first line of a verb's docstring, read from its file: nothing is imported."""
+    module, _, class_name = VERBS[name].partition(":")
+    spec = find_spec(_module(module))
+    assert spec is not None and spec.origin is not None
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    raise LookupError(f"{module} has no class {class_name}")
+
+
+def class_names() -> dict[str, str]:
+    """Every verb's class name with its module, for `from energylm.verbs import Perplexity`."""
+    return {
+        home.partition(":")[2]: _module(home.partition(":")[0]) for home in (VERBS | STEPS_ONLY).values()
+    }
+
+
+def _module(path: str) -> str:
+    """`joint.perplexity` is a verb of this room; `apps.serve.serve` is another's."""
+    return f"energylm.{path}" if path.startswith("apps.") else f"energylm.verbs.{path}"

@@ -1,0 +1,106 @@
+"""A verb: a frozen, described model whose fields are its options, with `check()` and `run()`. Declared once.
+
+The command line (`cli.build`), the Python call, the recipe step (`verbs.recipes`) and the cost hook of `energylm plan`
+are derived from the class: names, types, defaults, bounds and help come from its fields and stand nowhere else.
+
+    class Perplexity(Verb):
+        \"\"\"First line: what the verb does. The rest is the help's longer text.\"\"\"
+
+        examples = ("energylm perplexity smollm2-135m book.txt",)
+        language_model: Annotated[str, Positional("LM")] = Field(description="A model folder or name.")
+        n: Annotated[int, Short("-n")] = Field(1000, ge=2, description="Samples a window.")
+
+        def check(self, job: Job) -> str: ...       # the dry run, in words
+        def run(self, job: Job = DEFAULT_JOB) -> PerplexityResult: ...
+
+A verb module stays light: torch and what needs it are imported inside `check` and `run`.
+
+Relations  `options` reads the fields; `table` lists the verbs; `jobs.job` is what surrounds a run.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from energylm.config.base import Config, put
+from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.records import Record
+from energylm.tables import to_markdown
+
+if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
+
+
+@dataclass(frozen=True)
+class Positional:
+    """Marks a field that is given by its place on the command line; the last may take many."""
+
+    metavar: str
+
+
+@dataclass(frozen=True)
+class Short:
+    """Marks a field with a short flag, e.g. -n."""
+
+    flag: str
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Marks a field whose long flag is not its name, where the name would not be understood on a command line."""
+
+    flag: str
+
+
+class Verb(Config):
+    examples: ClassVar[tuple[str, ...]] = ()
+    shortcuts: ClassVar[Mapping[str, str]] = {}  # options of their own for keys of nested configs: "steps": "training.steps"
+    writes: ClassVar[Literal["nothing", "optional", "required"]] = "nothing"  # whether there is an --output folder
+    overwrites: ClassVar[bool] = False  # whether --overwrite replaces what stands there
+    blocks: ClassVar[bool] = False  # whether the work is cut into blocks, which an engine can take elsewhere
+    product: ClassVar[str] = "."  # what "@step" means in a recipe, inside the step's folder
+    version: ClassVar[int] = 1  # raised when the same options come to mean something else
+    apart_from: ClassVar[frozenset[str]] = frozenset()  # options that change how it is done, not what comes out
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shortcuts_reach_their_keys(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or not any(name in values for name in cls.shortcuts):
+            return values
+        expanded = {name: value for name, value in values.items() if name not in cls.shortcuts}
+        for name, key in cls.shortcuts.items():
+            if name in values:
+                put(expanded, key, values[name])
+        return expanded
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        """Look at every input, load no network, write nothing; what would be done, in words."""
+        raise NotImplementedError
+
+    def run(self, job: Job = DEFAULT_JOB) -> Record:
+        raise NotImplementedError
+
+    @classmethod
+    def step_content(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a recipe knows this verb's product by, where its options do not tell all (or tell too much)."""
+        return settings
+
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        """The work of this verb for `energylm plan`; None where it is not counted."""
+        return None
+
+    def shown(self, result: Any) -> str:
+        """What the command line prints on stdout."""
+        return to_markdown(result.table)
+
+    def remarks(self, result: Any) -> list[str]:
+        """What it says on stderr afterwards."""
+        report = getattr(result, "report", None)
+        return [line for line in (result.summary(), report and f"report: {report}") if line]
+
+    @classmethod
+    def help_text(cls) -> str:
+        return inspect.cleandoc(cls.__doc__ or "")
