@@ -2,7 +2,7 @@
 
 A record is a frozen dataclass that inherits `Record`. Its JSON holds its fields, and the properties that `computed`
 names; reading it back ignores the latter. Tensors become lists, paths strings, and numbers that JSON cannot hold their
-names ("nan", "inf", "-inf"). Nothing else is written twice: reports, `--json`, recipes and notebooks show this one shape.
+names ("nan", "inf", "-inf"). Reports, `--json`, recipes and notebooks show this one shape.
 """
 
 import dataclasses
@@ -99,8 +99,8 @@ def _from_plain(value: Any, hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, Record):
         return hint.from_json(value)
     if dataclasses.is_dataclass(hint):
-        hints = get_type_hints(hint)
-        return hint(**{field.name: _from_plain(value[field.name], hints[field.name]) for field in dataclasses.fields(hint)})  # type: ignore[operator]
+        hints, names = get_type_hints(hint), [field.name for field in dataclasses.fields(hint)]
+        return hint(**{name: _from_plain(value[name], hints[name]) for name in names})  # type: ignore[operator]
     if hasattr(hint, "model_validate"):
         return hint.model_validate(value)
     if isinstance(hint, type) and hint.__module__ == "torch" and hint.__name__ == "Tensor":

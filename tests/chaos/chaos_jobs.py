@@ -102,7 +102,7 @@ def mcmc(folder: Path, made: Path) -> None:
 
 def grid(folder: Path, made: Path) -> None:
     from energylm.config.grid import GridConfig
-    from energylm.pipelines.artefacts import ArtefactStore
+    from energylm.jobs.artefacts import ArtefactStore
     from energylm.pipelines.grid import run_grid
 
     settings = {
@@ -119,7 +119,7 @@ def grid(folder: Path, made: Path) -> None:
 
 
 def reproduce(folder: Path, made: Path) -> None:
-    from energylm.pipelines.artefacts import ArtefactStore
+    from energylm.jobs.artefacts import ArtefactStore
     from energylm.pipelines.reproduce import reproduce as run_recipe
 
     file = write_recipe(made)

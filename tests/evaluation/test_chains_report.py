@@ -7,7 +7,7 @@ import torch
 
 from energylm.estimators.mixing import Trace, diagnose
 from energylm.evaluation.chains_report import chains_sections, numbers_table
-from energylm.evaluation.report import write_report
+from energylm.report.report import write_report
 
 
 def test_report_holds_verdict_numbers_traces_and_texts(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from energylm.evaluation.energy_report import EnergyOutcome, energy_outcome, energy_sections
-from energylm.evaluation.plots import histogram_plot
-from energylm.evaluation.report import write_report
 from energylm.files import read_json, write_json
+from energylm.report.plots import histogram_plot
+from energylm.report.report import write_report
 
 REAL_B = torch.tensor([-1.0, 1.0, -3.0, -3.0], dtype=torch.float64)
 NOISE_BK = torch.tensor([[2.0, -2.0], [2.0, 2.0], [2.0, 2.0], [2.0, 6.0]], dtype=torch.float64)

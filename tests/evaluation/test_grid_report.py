@@ -3,9 +3,9 @@
 import pytest
 
 from energylm.evaluation.grid_report import GridCell, grid_sections, summarise
-from energylm.evaluation.plots import HeatMap
-from energylm.evaluation.report import Numbers, Plot, write_report
 from energylm.files import read_json
+from energylm.report.plots import HeatMap
+from energylm.report.report import Numbers, Plot, write_report
 
 
 def cell(training, test, accuracy, *, energy="unit", setting="in-domain", note="", by_context=None, generator="big"):

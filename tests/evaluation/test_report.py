@@ -10,9 +10,9 @@ import pytest
 
 from energylm import files
 from energylm.errors import DiskFull
-from energylm.evaluation.plots import LinePlot, Series, loss_plot
-from energylm.evaluation.report import Numbers, Plot, Sample, Samples, Text, slug, write_report
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
+from energylm.report.plots import LinePlot, Series, loss_plot
+from energylm.report.report import Numbers, Plot, Sample, Samples, Text, slug, write_report
 
 EVIL = "<script>alert('x')</script> & \"quoted\""
 SECTIONS = [

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from energylm.errors import DataError
-from energylm.evaluation.report import Numbers, Text, write_report
 from energylm.evaluation.results_page import results_page
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
+from energylm.report.report import Numbers, Text, write_report
 
 DOCS = Path(__file__).parents[2] / "docs"
 BENCH = {

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from energylm.data.study_records import Answer
-from energylm.evaluation.report import write_report
 from energylm.evaluation.study_outcome import study_outcome
 from energylm.evaluation.study_report import odds_table, preference_table, rules, study_sections
 from energylm.evaluation.study_votes import sift
+from energylm.report.report import write_report
 
 
 class Hand:

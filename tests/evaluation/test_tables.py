@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from energylm.evaluation.tables import Table, format_cell, to_markdown, to_rich
+from energylm.tables import Table, format_cell, to_markdown, to_rich
 
 TABLE = Table(
     ["model", "perplexity", "holds"],

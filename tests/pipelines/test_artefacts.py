@@ -4,7 +4,7 @@ import pytest
 
 from energylm.errors import BusyError
 from energylm.files import folder_lock, read_json
-from energylm.pipelines.artefacts import ArtefactStore, artefact_key
+from energylm.jobs.artefacts import ArtefactStore, artefact_key
 
 IDENTITY = {"steps": 3, "corpus": "corpus/abc"}
 

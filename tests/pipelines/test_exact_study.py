@@ -7,7 +7,7 @@ from energylm.config.recipe import load_recipe
 from energylm.errors import ConfigError
 from energylm.evaluation.claims import judge
 from energylm.files import read_json, write_json
-from energylm.pipelines.artefacts import ArtefactStore
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.exact_study import CELL_FILE, run_exact_study
 from energylm.pipelines.reproduce import _section, plan_recipe
 

@@ -8,7 +8,7 @@ import yaml
 from energylm.config.grid import GridConfig
 from energylm.errors import ConfigError, DataError
 from energylm.files import read_json
-from energylm.pipelines.artefacts import ArtefactStore
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.grid import plan_grid, run_grid
 from energylm.pipelines.grid_steps import JudgedSet, TrainingSet, expand_grid, judged_sets, setting_of, training_sets
 

@@ -8,8 +8,8 @@ import torch
 
 from energylm.config.engine import EngineConfig
 from energylm.errors import ConfigError
-from energylm.pipelines.block_engine import LocalPool, open_engine
-from energylm.pipelines.kept_blocks import BlockForm, KeptBlocks
+from energylm.jobs.engine import LocalPool, open_engine
+from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Counter, collected, progress, say
 
 

@@ -10,7 +10,8 @@ from energylm.config.perplexity import PerplexityConfig
 from energylm.data.tokenizer import train_tokenizer
 from energylm.errors import BusyError, ConfigError, DataError, ModelError, VocabularyMismatch
 from energylm.files import folder_lock
-from energylm.pipelines import kept_blocks, perplexity_blocks
+from energylm.jobs import kept_blocks
+from energylm.pipelines import perplexity_blocks
 from energylm.pipelines.perplexity import check_inputs, load_windows, run_perplexity
 
 SIZES = {"length": 16, "prefix": 12, "contexts": 4, "n": 20, "position_samples": 10}

@@ -9,9 +9,9 @@ from energylm.config.demo import DemoConfig
 from energylm.config.plan import MachineConfig, PlanConfig
 from energylm.errors import ConfigError, DataError
 from energylm.files import read_json, write_json
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.models.workload import Network, updating
 from energylm.pipelines import plan as module
-from energylm.pipelines.artefacts import ArtefactStore
 from energylm.pipelines.plan import plan_cost, seconds_of, unit_seconds
 from energylm.pipelines.plan_fit import fit_factors, save_factors, timed_steps
 from energylm.pipelines.plan_steps import bytes_per_token, count_step

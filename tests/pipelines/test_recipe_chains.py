@@ -8,7 +8,7 @@ import yaml
 from energylm.config.recipe import load_recipe
 from energylm.errors import DataError
 from energylm.evaluation.claims import judge
-from energylm.pipelines.artefacts import ArtefactStore
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.recipe_steps import STEP_KINDS
 from energylm.pipelines.reproduce import _section, plan_recipe, reproduce
 

@@ -8,7 +8,7 @@ import yaml
 from energylm.config.recipe import load_recipe, merged
 from energylm.errors import ConfigError
 from energylm.evaluation.claims import judge
-from energylm.pipelines.artefacts import ArtefactStore
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.recipe_steps import STEP_KINDS, scoring
 from energylm.pipelines.reproduce import _section, plan_recipe, reproduce
 

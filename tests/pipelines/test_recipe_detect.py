@@ -7,7 +7,7 @@ import yaml
 
 from energylm.config.recipe import load_recipe
 from energylm.errors import DataError
-from energylm.pipelines.artefacts import ArtefactStore
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.reproduce import plan_recipe, reproduce
 
 GENERATED = [f"{domain}_{name}" for domain in ("xsum", "writing") for name in ("gpt2-xl", "gpt-neo-2.7B", "opt-2.7b")]

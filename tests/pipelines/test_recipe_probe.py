@@ -8,7 +8,7 @@ from energylm.config.probe import AttackConfig, DifferencesConfig, PerturbConfig
 from energylm.config.recipe import first_made, load_recipe
 from energylm.errors import ConfigError
 from energylm.evaluation.claims import judge
-from energylm.pipelines.artefacts import ArtefactStore
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.negatives import make_negatives
 from energylm.pipelines.probe_attack import run_attack
 from energylm.pipelines.probe_differences import run_differences

@@ -12,7 +12,7 @@ from energylm.config.seq2seq import DecodingConfig
 from energylm.config.seq2seq_study import RestartsConfig
 from energylm.errors import ConfigError, DataError
 from energylm.files import write_json
-from energylm.pipelines.artefacts import ArtefactStore
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.recipe_steps.seq2seq import SCORES_FILE, STEPS
 from energylm.pipelines.reproduce import plan_recipe, reproduce
 from energylm.pipelines.seq2seq_restarts import train_restarts

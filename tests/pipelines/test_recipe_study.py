@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from energylm.config.recipe import load_recipe
-from energylm.pipelines.artefacts import ArtefactStore
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.reproduce import reproduce
 
 

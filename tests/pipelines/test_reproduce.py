@@ -8,8 +8,8 @@ import yaml
 from energylm.config.recipe import load_recipe, recipe_names
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.files import read_json
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines import recipe_steps
-from energylm.pipelines.artefacts import ArtefactStore
 from energylm.pipelines.reproduce import plan_recipe, reproduce
 
 TRAINING = {"steps": 4, "global_batch": 2, "validation": {"every_steps": 4}, "threads": 1}

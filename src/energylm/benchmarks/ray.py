@@ -19,7 +19,7 @@ CONTEXTS, BLOCKS = 16, 16  # of a block; of a run
 def run(options: Options) -> Result:
     from energylm.config.engine import EngineConfig
     from energylm.config.negatives import NegativesConfig
-    from energylm.pipelines.block_engine import open_engine
+    from energylm.jobs.engine import open_engine
     from energylm.pipelines.negatives_worker import NegativesWorker
 
     contexts, blocks = (2, 4) if options.quick else (CONTEXTS, BLOCKS)
@@ -50,7 +50,7 @@ def run(options: Options) -> Result:
 
 def pool_of(workers: int, load):
     from energylm.config.engine import EngineConfig
-    from energylm.pipelines.ray_engine import RayEngine
+    from energylm.jobs.ray_engine import RayEngine
 
     return RayEngine(EngineConfig(engine="ray", workers=workers)).pool(load)
 

@@ -55,15 +55,14 @@ class VerbCommand(click.Command):
         self.verb = verb
         self.options = options_of(verb)
         self.engine_options = options_of(EngineConfig) if verb.blocks else []
-        super().__init__(table.name_of(verb), params=_parameters(verb, self.options, self.engine_options), callback=self._run)
+        parameters = _parameters(verb, self.options, self.engine_options)
+        super().__init__(table.name_of(verb), params=parameters, callback=self._run)
 
     def _run(self, **values: Any) -> None:
         flags = {option.name: _given(option, values.pop(option.name)) for option in self.options}
         where = {option.name: _given(option, values.pop(option.name)) for option in self.engine_options}
         names = {option.key: _spelling(option) for option in [*self.options, *self.engine_options]}
-        verb = load_config(
-            self.verb, values["config_file"], settings=values["settings"], overrides=flags, names=names
-        )
+        verb = load_config(self.verb, values["config_file"], settings=values["settings"], overrides=flags, names=names)
         output = values.get("output")
         job = Job(
             output=None if output is None else Path(output),
@@ -132,9 +131,7 @@ def _parameters(verb: type[Verb], options: list[Option], engine: list[Option]) -
         click.Option(["--config", "config_file"], metavar="FILE", help="YAML file with any keys of the configuration."),
         click.Option(["--set", "settings"], metavar="KEY=VALUE", multiple=True, help=_set_help(verb)),
         click.Option(["--json", "json_file"], metavar="FILE", help="Write the result as JSON."),
-        click.Option(
-            ["--dry-run"], is_flag=True, help="Check the inputs and print what would be done; write nothing."
-        ),
+        click.Option(["--dry-run"], is_flag=True, help="Check the inputs and print what would be done; write nothing."),
     ]
 
 

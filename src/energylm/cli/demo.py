@@ -45,9 +45,9 @@ def demo(
 
     from rich.console import Console
 
-    from energylm.evaluation.tables import to_rich
     from energylm.pipelines.demo import run_demo
     from energylm.progress import say
+    from energylm.tables import to_rich
 
     done = run_demo(chosen, output=output)
     Console(stderr=True).print(to_rich(done.perplexity.table, title="Perplexity on unseen documents"))

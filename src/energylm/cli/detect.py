@@ -212,8 +212,8 @@ def evaluate(
         typer.echo(f"would judge {data.describe()} with {detector}{beside}")
         return
 
-    from energylm.evaluation.tables import to_markdown
     from energylm.progress import say
+    from energylm.tables import to_markdown
 
     run = run_evaluation(chosen, output=output)
     typer.echo(to_markdown(run.table), nl=False)
@@ -300,7 +300,7 @@ def run(
     if table:
         from rich.console import Console
 
-        from energylm.evaluation.tables import to_rich
+        from energylm.tables import to_rich
 
         Console(file=sys.stdout).print(to_rich(result.table()))
     else:

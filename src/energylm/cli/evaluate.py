@@ -66,8 +66,8 @@ def blimp(
     if dry_run:
         typer.echo(check_inputs(chosen))
         return
-    from energylm.evaluation.tables import to_markdown
     from energylm.progress import say
+    from energylm.tables import to_markdown
 
     run = judge_minimal_pairs(chosen, output=output)
     typer.echo(to_markdown(run.table), nl=False)

@@ -102,8 +102,8 @@ def finetune(
     if os.environ.get("RANK", "0") != "0":
         return  # started by torchrun: one process speaks
 
-    from energylm.evaluation.tables import to_markdown
     from energylm.progress import say
+    from energylm.tables import to_markdown
 
     typer.echo(to_markdown(run.table), nl=False)
     say(run.summary())

@@ -101,8 +101,8 @@ def perplexity(
         typer.echo(check_inputs(chosen))
         return
 
-    from energylm.evaluation.tables import to_markdown
     from energylm.progress import say
+    from energylm.tables import to_markdown
 
     run = run_perplexity(chosen, output=output, engine=where)
     typer.echo(to_markdown(run.table), nl=False)

@@ -94,7 +94,7 @@ def plan(
 
     from rich.console import Console
 
-    from energylm.evaluation.tables import to_rich
+    from energylm.tables import to_rich
 
     Console().print(to_rich(planned.table, title=planned.title))
     for line in planned.summary():

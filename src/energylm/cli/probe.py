@@ -78,7 +78,7 @@ def perturb(
         typer.echo(plan_perturb(chosen))
         return
 
-    from energylm.evaluation.tables import to_markdown
+    from energylm.tables import to_markdown
 
     run = run_perturb(chosen, output=output)
     typer.echo(f"{to_markdown(run.found.table)}\n{to_markdown(run.found.random_table)}", nl=False)
@@ -171,7 +171,7 @@ def attack(
         typer.echo(plan_attack(chosen))
         return
 
-    from energylm.evaluation.tables import to_markdown
+    from energylm.tables import to_markdown
 
     run = run_attack(chosen, output=output)
     typer.echo(f"{to_markdown(run.found.table)}\n{to_markdown(run.found.summary_table)}", nl=False)
@@ -233,7 +233,7 @@ def differences(
         typer.echo(plan_differences(chosen))
         return
 
-    from energylm.evaluation.tables import to_markdown
+    from energylm.tables import to_markdown
 
     run = run_differences(chosen, output=output)
     typer.echo(to_markdown(run.found.table), nl=False)

@@ -124,9 +124,9 @@ def rerank(
     if dry_run:
         typer.echo(check_inputs(chosen))
         return
-    from energylm.evaluation.tables import to_markdown
     from energylm.files import write_text
     from energylm.progress import say
+    from energylm.tables import to_markdown
 
     run = rerank_files(chosen, output=output, engine=where)
     lines = "".join(best_lines(of_set) for of_set in run.chosen)

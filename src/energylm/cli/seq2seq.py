@@ -174,8 +174,8 @@ def evaluate(
     flags = {"model": model, "data": data or None, **_decoding(method, beam, alpha, normalization)}
     chosen = load_config(EvaluateSeq2SeqConfig, config, settings=settings or (), overrides=flags)
 
-    from energylm.evaluation.tables import to_rich
     from energylm.pipelines.seq2seq_evaluate import evaluate_seq2seq, plan_evaluation
+    from energylm.tables import to_rich
 
     if dry_run:
         typer.echo(plan_evaluation(chosen))

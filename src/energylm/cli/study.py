@@ -139,9 +139,9 @@ def report(
     """
     needs_extra("web", "sqlalchemy", "krippendorff")
 
-    from energylm.evaluation.tables import to_markdown
     from energylm.pipelines.study_report import report_study
     from energylm.progress import say
+    from energylm.tables import to_markdown
 
     found = report_study(folder, output=output)
     typer.echo(to_markdown(found.table), nl=False)
@@ -214,9 +214,9 @@ def simulate(
     strengths = {f"strengths.{name}": _number(value) for name, value in _named(strength, "--strength", "joint=0.5")}
     chosen = load_config(PanelConfig, config, settings=settings or (), overrides=flags | strengths)
 
-    from energylm.evaluation.tables import to_markdown
     from energylm.pipelines.study_panel import describe_panel, exclusions_table, run_panel
     from energylm.progress import say
+    from energylm.tables import to_markdown
 
     if dry_run:
         typer.echo(describe_panel(chosen))

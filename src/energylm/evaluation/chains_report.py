@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from energylm.estimators.mixing import R_HAT_LIMIT, Diagnosis, Trace
-from energylm.evaluation.plots import LinePlot, Series
-from energylm.evaluation.report import Numbers, Plot, Sample, Samples, Section, Text
-from energylm.evaluation.tables import Cell, Table
+from energylm.tables import Cell, Table
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Numbers, Plot, Sample, Samples, Section, Text
 
 CHAINS_SHOWN, TEXTS_SHOWN = 8, 5
 ENERGIES = {

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from energylm.errors import ConfigError
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import gaussian_kde
 
 from energylm.errors import DataError
-from energylm.evaluation.plots import LinePlot, Series
+from energylm.report.plots import LinePlot, Series
 
 POINTS = 200  # of a drawn curve
 

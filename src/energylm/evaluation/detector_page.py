@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from energylm import __version__
 from energylm.bundles.detector_results import BlockScore, Detection, logistic
-from energylm.evaluation import html_page
-from energylm.evaluation.report import slug
+from energylm.report import html_page
+from energylm.report.report import slug
 
 _HUMAN, _MACHINE = "0, 114, 178", "213, 94, 0"  # Okabe & Ito's blue and vermilion
 _STRONGEST = 0.45  # opacity, so that text stays readable on light and dark ground

@@ -6,9 +6,9 @@ from typing import Any
 
 from energylm.bundles.detector_results import Detection
 from energylm.estimators.discrimination import Discrimination
-from energylm.evaluation.plots import LinePlot, Series, loss_plot
-from energylm.evaluation.report import Numbers, Plot, Section, Text
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
+from energylm.report.plots import LinePlot, Series, loss_plot
+from energylm.report.report import Numbers, Plot, Section, Text
 
 CONVENTION = (
     "higher score = machine; 95 % bootstrap intervals by text; balanced accuracy at even odds; TPR = share of machine "

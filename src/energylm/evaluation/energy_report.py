@@ -12,11 +12,11 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
-from energylm.evaluation.plots import histogram_plot, loss_plot
-from energylm.evaluation.report import Numbers, Plot, Section, Text
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 from energylm.objectives.ranking import precision_at_1
 from energylm.objectives.residual_nce import residual_nce
+from energylm.report.plots import histogram_plot, loss_plot
+from energylm.report.report import Numbers, Plot, Section, Text
 
 BINS = 40
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from energylm.estimators.seed_median import SeedMedian
-from energylm.evaluation.plots import LinePlot, Series
-from energylm.evaluation.report import Numbers, Plot, Section, Text
-from energylm.evaluation.tables import Cell, Table
+from energylm.tables import Cell, Table
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Numbers, Plot, Section, Text
 
 NAMES = {
     "mcc": "Matthews correlation",

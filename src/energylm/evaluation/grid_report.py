@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from energylm.config.grid import SETTINGS
-from energylm.evaluation.plots import HeatMap
-from energylm.evaluation.report import Numbers, Plot, Section
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
+from energylm.report.plots import HeatMap
+from energylm.report.report import Numbers, Plot, Section
 
 CONVENTION = (
     "balanced accuracy at energy 0, 0.5 at chance; lower and upper end of a 95 % bootstrap interval over texts; TPR: "

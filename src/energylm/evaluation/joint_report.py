@@ -7,9 +7,9 @@ from energylm.bundles.residual_results import NextTokenTable
 from energylm.estimators.joint_perplexity import JointPerplexity
 from energylm.estimators.perplexity import Perplexity
 from energylm.estimators.position_perplexity import PositionPerplexity
-from energylm.evaluation.plots import LinePlot, Series
-from energylm.evaluation.report import Numbers, Plot, Section, Text
-from energylm.evaluation.tables import Cell, Table
+from energylm.tables import Cell, Table
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Numbers, Plot, Section, Text
 
 COLUMNS = ("model", "perplexity", "upper end", "standard error", "bits per byte", "upper bits per byte", "tokens")
 BASE, JOINT, CERTIFIED = "base LM", "joint model", "joint sampler, certified"

@@ -11,8 +11,8 @@ Use it     on continuations of the same contexts: real, by the base model, by th
 from collections.abc import Mapping, Sequence
 
 from energylm.errors import DataError
-from energylm.evaluation.plots import LinePlot, Series
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
+from energylm.report.plots import LinePlot, Series
 
 ORDERS = (2, 3, 4)  # the paper's
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from energylm.evaluation.plots import LinePlot, Series
-from energylm.evaluation.report import Numbers, Plot, Sample, Samples, Section, Text
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Numbers, Plot, Sample, Samples, Section, Text
 
 SHOWN = 6  # texts with their edits in a report
 

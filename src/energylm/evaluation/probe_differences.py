@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from energylm.evaluation.plots import LinePlot, histogram_plot
-from energylm.evaluation.report import Numbers, Plot, Section, Text
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
+from energylm.report.plots import LinePlot, histogram_plot
+from energylm.report.report import Numbers, Plot, Section, Text
 
 BINS = 40
 

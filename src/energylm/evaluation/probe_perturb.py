@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energylm.evaluation.plots import LinePlot, Series
-from energylm.evaluation.report import Numbers, Plot, Section, Text
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Numbers, Plot, Section, Text
 
 
 @dataclass(frozen=True)

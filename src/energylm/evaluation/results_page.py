@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from energylm.errors import DataError
-from energylm.evaluation.tables import Cell, Table, to_markdown
+from energylm.tables import Cell, Table, to_markdown
 from energylm.files import read_json, write_text
 
 _HEAD = """# Results

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 
 
 @dataclass(frozen=True)

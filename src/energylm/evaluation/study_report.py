@@ -8,11 +8,11 @@ from energylm.config.study import StudyDesign
 from energylm.data.study_items import Study
 from energylm.estimators.pairwise_preference import Rate
 from energylm.estimators.rater_odds import one_side_passes, pass_probability
-from energylm.evaluation.plots import LinePlot, Series
-from energylm.evaluation.report import Numbers, Plot, Section, Text
 from energylm.evaluation.study_outcome import ComparisonOutcome, StudyOutcome
 from energylm.evaluation.study_votes import RaterVerdict
-from energylm.evaluation.tables import Cell, Table
+from energylm.tables import Cell, Table
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Numbers, Plot, Section, Text
 
 COIN = 0.5
 RATES = {"strict": "<", "inclusive": "≤", "decided": "< decided"}

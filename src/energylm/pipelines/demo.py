@@ -32,9 +32,7 @@ from energylm.data.corpus import Corpus
 from energylm.data.splits import SPLITS
 from energylm.errors import ModelError
 from energylm.evaluation.joint_report import joint_sections
-from energylm.evaluation.plots import loss_plot
-from energylm.evaluation.report import Numbers, Plot, Sample, Samples, Section, Text, write_report
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 from energylm.files import read_json, write_json
 from energylm.pipelines.build_corpus import build_corpus
 from energylm.pipelines.get_model import get_model
@@ -44,6 +42,8 @@ from energylm.pipelines.perplexity import PerplexityRun, run_perplexity
 from energylm.pipelines.train_energy import EnergyRun, train_energy
 from energylm.pipelines.train_lm import LMRun, train_lm
 from energylm.progress import format_seconds, say
+from energylm.report.plots import loss_plot
+from energylm.report.report import Numbers, Plot, Sample, Samples, Section, Text, write_report
 from energylm.training.journal import read_journal
 
 STEPS_FILE = "steps.json"  # seconds of each step when it was made

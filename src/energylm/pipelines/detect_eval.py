@@ -20,12 +20,12 @@ from energylm.data.text_overlap import SeenTexts
 from energylm.estimators.discrimination import Discrimination, discrimination
 from energylm.evaluation.detector_baseline import tfidf_scores
 from energylm.evaluation.detector_report import Verdicts, evaluation_sections, measures_table
-from energylm.evaluation.report import write_report
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 from energylm.pipelines.detect_calibrate import cut_texts
 from energylm.pipelines.detect_run import detections
 from energylm.progress import say
 from energylm.randomness import derive_seed
+from energylm.report.report import write_report
 
 FEWEST_FOR_A_LENGTH = 10  # texts of each class
 

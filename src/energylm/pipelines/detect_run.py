@@ -19,10 +19,10 @@ from energylm.config.engine import HERE, EngineConfig
 from energylm.data.detection import read_unlabelled
 from energylm.errors import DataError
 from energylm.evaluation.detector_page import detections_page
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 from energylm.files import folder_lock, write_text
-from energylm.pipelines.block_engine import LocalPool, Pool, open_engine
-from energylm.pipelines.kept_blocks import BlockForm, KeptBlocks
+from energylm.jobs.engine import LocalPool, Pool, open_engine
+from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress, say
 
 PORTION_TEXTS = 512

@@ -23,11 +23,11 @@ from energylm.errors import DataError
 from energylm.estimators.discrimination import Discrimination, discrimination
 from energylm.estimators.false_positive_threshold import texts_needed
 from energylm.evaluation.detector_report import training_sections
-from energylm.evaluation.report import PAGE, write_report
 from energylm.files import read_json, write_json
 from energylm.pipelines.detect_calibrate import fit_detector, scored
 from energylm.pipelines.detect_train_data import TrainingTexts, is_energy, open_training
 from energylm.progress import say
+from energylm.report.report import PAGE, write_report
 from energylm.training.detector_task import DetectorTask
 from energylm.training.engine import MODEL_FOLDER, is_begun, state_of_run, train
 from energylm.training.journal import FILE_NAME as JOURNAL

@@ -9,7 +9,7 @@ from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.residual_results import AutoregressiveSample, JointSample, NextTokenTable
 from energylm.config.generate import GenerateConfig
 from energylm.evaluation.joint_report import next_token_numbers
-from energylm.evaluation.tables import to_markdown
+from energylm.tables import to_markdown
 from energylm.pipelines.joint_model import load_joint
 
 

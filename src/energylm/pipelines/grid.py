@@ -12,11 +12,11 @@ from typing import Any
 
 from energylm.config.grid import GridConfig
 from energylm.evaluation.grid_report import grid_sections
-from energylm.evaluation.report import Section, Text, write_report
 from energylm.files import read_json
-from energylm.pipelines.artefacts import ArtefactStore
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.grid_steps import GRID, expand_grid
 from energylm.pipelines.steps import PlannedStep, describe_steps, make_steps, plan_steps, steps_section
+from energylm.report.report import Section, Text, write_report
 
 __all__ = ["GridConfig", "GridPlan", "GridRun", "plan_grid", "run_grid"]
 

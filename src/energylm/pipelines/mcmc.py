@@ -29,11 +29,11 @@ from energylm.errors import ConfigError
 from energylm.estimators.mixing import Diagnosis, Trace, diagnose
 from energylm.evaluation.chains_curves import ChainCurves, chain_curves, mean_bleu
 from energylm.evaluation.chains_report import chains_sections
-from energylm.evaluation.report import write_report
 from energylm.files import folder_lock, read_json, write_json, write_text
 from energylm.pipelines.mcmc_chains import Group, History, TextSample
 from energylm.pipelines.mcmc_start import Inputs, Start, open_model, prepare
 from energylm.progress import progress
+from energylm.report.report import write_report
 from energylm.samplers.mask_predict import MaskPredict, best_of_length_beam
 from energylm.training.checkpoint import refuse_another_run
 

@@ -19,9 +19,9 @@ from energylm.config.places import data_folder
 from energylm.data.formats.blimp import MinimalPair, read_blimp
 from energylm.errors import DataError
 from energylm.estimators.discrimination import Interval
-from energylm.evaluation.report import Numbers, write_report
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 from energylm.progress import progress
+from energylm.report.report import Numbers, write_report
 
 PAIRS_AT_ONCE = 128
 NORMAL_95 = 1.959964

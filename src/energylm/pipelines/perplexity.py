@@ -22,13 +22,13 @@ from energylm.estimators.joint_perplexity import JointPerplexity
 from energylm.estimators.perplexity import Perplexity
 from energylm.estimators.position_perplexity import PositionPerplexity
 from energylm.evaluation.joint_report import joint_sections, perplexity_table
-from energylm.evaluation.report import write_report
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 from energylm.files import folder_lock
-from energylm.pipelines.block_engine import Engine, open_engine
+from energylm.jobs.engine import Engine, open_engine
 from energylm.pipelines.perplexity_blocks import measure_joint, measure_lm
 from energylm.pipelines.score_lm import even_windows, existing, read_whole
 from energylm.progress import say
+from energylm.report.report import write_report
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -15,9 +15,9 @@ from typing import Any
 
 from energylm.config.demo import ENCODER, DemoConfig
 from energylm.config.plan import MachineConfig, PlanConfig
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 from energylm.files import read_json
-from energylm.pipelines.artefacts import ArtefactStore
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.plan_steps import count_step
 from energylm.pipelines.plan_work import CorpusSize, Counted, Product, Surroundings
 from energylm.progress import format_seconds

@@ -11,7 +11,7 @@ from typing import Any
 from energylm.config.plan import MachineConfig, PlanConfig
 from energylm.errors import ConfigError, DataError
 from energylm.files import read_json, write_json
-from energylm.pipelines.artefacts import ArtefactStore
+from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.plan import FACTORS_FILE, plan_cost, unit_seconds
 
 # Small networks alone do not tell products from traffic. Nothing is faster than the machine's best; and large networks

@@ -25,10 +25,10 @@ from energylm.data.tokenizer import tokenizer_sha256
 from energylm.data.writable_tokens import special_ids, writable_tokens
 from energylm.errors import DataError
 from energylm.evaluation.probe_attack import Attacked, AttackedText, TextEdit, attacked_sections, rank_correlation
-from energylm.evaluation.report import write_report
 from energylm.pipelines.probe_texts import ProbedText, check_texts, load_texts
 from energylm.progress import progress
 from energylm.randomness import generator
+from energylm.report.report import write_report
 from energylm.search.token_replacement import (
     SIGN,
     ReplacementPath,

@@ -24,9 +24,9 @@ from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast, pad
 from energylm.errors import ConfigError, DataError
 from energylm.evaluation.probe_differences import Differences, DifferenceStudy, difference_sections, differences
-from energylm.evaluation.report import write_report
 from energylm.progress import progress
 from energylm.randomness import derive_seed, shuffled
+from energylm.report.report import write_report
 
 CONTEXTS_AT_ONCE = 256
 SIDES = {"suffix": "left to right", "prefix": "right to left"}

@@ -26,11 +26,11 @@ from energylm.data.corpus import Corpus
 from energylm.data.writable_tokens import writable_tokens
 from energylm.errors import ConfigError
 from energylm.evaluation.probe_perturb import Perturbed, perturbed, perturbed_sections
-from energylm.evaluation.report import write_report
 from energylm.numerics.perturbations import replaced_at_every_position, swapped_at_every_position
 from energylm.pipelines.perplexity import check_inputs, load_windows
 from energylm.progress import progress
 from energylm.randomness import generator
+from energylm.report.report import write_report
 
 ROWS_AT_ONCE = 4096  # copies that are made at a time; the models cut them into micro-batches of their own
 COUNTED_TOKENS = 1 << 21  # of a corpus, to find its commonest word and name

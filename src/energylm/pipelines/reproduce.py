@@ -31,13 +31,13 @@ from energylm.config.recipe import (
 from energylm.errors import ConfigError
 from energylm.evaluation.claims import Judged, check_predicate, claims_table, judge, paths
 from energylm.evaluation.grid_report import grid_sections
-from energylm.evaluation.plots import LinePlot, Series
-from energylm.evaluation.report import Numbers, Plot, Section, Text, write_report
-from energylm.evaluation.tables import Table
-from energylm.pipelines.artefacts import Artefact, ArtefactStore
+from energylm.tables import Table
+from energylm.jobs.artefacts import Artefact, ArtefactStore
 from energylm.pipelines.grid_steps import GRID, expand_grid
 from energylm.pipelines.recipe_steps.corpus import CORPUS, choose_corpus, corpus_steps
 from energylm.pipelines.steps import PlannedStep, describe_steps, make_steps, plan_steps, steps_section
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Numbers, Plot, Section, Text, write_report
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,14 @@ from energylm.data.formats.nbest import NBest
 from energylm.data.nbest import read_lists, sample_lists
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
 from energylm.estimators.weight_tuning import ListScores
-from energylm.evaluation.report import write_report
 from energylm.evaluation.rerank_outcome import SetOutcome, set_outcome
 from energylm.evaluation.rerank_report import rerank_sections, rerank_table
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 from energylm.files import folder_lock, write_text
-from energylm.pipelines.block_engine import Engine, open_engine
+from energylm.jobs.engine import Engine, open_engine
 from energylm.pipelines.kept_scores import KeptScores
 from energylm.progress import Progress, progress, say
+from energylm.report.report import write_report
 
 
 @dataclass(frozen=True)

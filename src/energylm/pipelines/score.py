@@ -26,8 +26,8 @@ from energylm.config.engine import HERE, EngineConfig
 from energylm.config.score import ScoreConfig, ScorerConfig
 from energylm.errors import DataError
 from energylm.files import folder_lock
-from energylm.pipelines.block_engine import open_engine
-from energylm.pipelines.kept_blocks import BlockForm, KeptBlocks
+from energylm.jobs.engine import open_engine
+from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.pipelines.score_lm import existing, numbered_texts
 from energylm.progress import Progress, progress
 

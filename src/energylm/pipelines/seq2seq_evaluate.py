@@ -13,13 +13,13 @@ import torch
 from energylm.bundles.seq2seq_model import Seq2SeqModel
 from energylm.config.seq2seq import LOCAL, EvaluateSeq2SeqConfig
 from energylm.data.sequence_pairs import SequencePairs
-from energylm.evaluation.report import Numbers, write_report
 from energylm.evaluation.sequence_scores import SequenceScores
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 from energylm.objectives.cross_entropy import IGNORED, cross_entropy_sum
 from energylm.objectives.self_normalization import LogZ, log_z_moments, log_z_spread
 from energylm.pipelines.seq2seq_data import Examples, encode_examples, read_examples
 from energylm.progress import progress
+from energylm.report.report import Numbers, write_report
 
 
 @dataclass(frozen=True)

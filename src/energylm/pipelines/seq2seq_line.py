@@ -14,12 +14,12 @@ from torch import Tensor
 from energylm.bundles.seq2seq_model import Seq2SeqModel
 from energylm.config.seq2seq import LineConfig
 from energylm.errors import ModelError
-from energylm.evaluation.plots import LinePlot, Series
-from energylm.evaluation.report import Plot, write_report
 from energylm.objectives.cross_entropy import IGNORED, count_targets, cross_entropy_sum
 from energylm.objectives.scheduled_sampling import scheduled_sampling_scores
 from energylm.pipelines.seq2seq_data import encode_examples, read_examples
 from energylm.randomness import generator
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Plot, write_report
 
 
 def objective_line(config: LineConfig, *, output: Path | str | None = None) -> LinePlot:

@@ -14,11 +14,11 @@ from typing import Any
 
 from energylm.config.recipe import PRODUCT, StepConfig, references
 from energylm.errors import ConfigError
-from energylm.evaluation.report import Numbers, Section
-from energylm.evaluation.tables import Table
-from energylm.pipelines.artefacts import Artefact, ArtefactStore, artefact_key
+from energylm.tables import Table
+from energylm.jobs.artefacts import Artefact, ArtefactStore, artefact_key
 from energylm.pipelines.recipe_steps import STEP_KINDS
 from energylm.progress import format_seconds, say
+from energylm.report.report import Numbers, Section
 
 
 @dataclass(frozen=True)

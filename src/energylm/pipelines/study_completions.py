@@ -20,9 +20,9 @@ from energylm.config.study import StudyConfig, StudyModel
 from energylm.data.readers.jsonl import json_records
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.errors import DataError
-from energylm.pipelines.block_engine import LocalPool
+from energylm.jobs.engine import LocalPool
+from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.pipelines.joint_model import load_joint
-from energylm.pipelines.kept_blocks import BlockForm, KeptBlocks
 from energylm.pipelines.perplexity import load_windows
 from energylm.progress import Progress, progress
 from energylm.randomness import derive_seed

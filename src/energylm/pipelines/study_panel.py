@@ -27,13 +27,13 @@ from energylm.data.study_records import Choice, Item
 from energylm.data.study_store import StudyStore
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.rater_odds import pass_probability
-from energylm.evaluation.report import Numbers, write_report
 from energylm.evaluation.study_outcome import StudyOutcome, study_outcome
 from energylm.evaluation.study_report import preference_table, study_sections
 from energylm.evaluation.study_votes import RaterVerdict
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
 from energylm.progress import progress
 from energylm.randomness import derive_seed, shuffled
+from energylm.report.report import Numbers, write_report
 
 Temper = Literal["good", "random", "lazy"]
 TEMPERS: tuple[Temper, ...] = ("good", "random", "lazy")

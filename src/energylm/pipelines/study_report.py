@@ -9,10 +9,10 @@ from typing import Any
 from energylm.data.study_items import DATABASE_FILE, Study, read_study
 from energylm.data.study_store import StudyStore
 from energylm.errors import DataError
-from energylm.evaluation.report import write_report
 from energylm.evaluation.study_outcome import StudyOutcome, study_outcome
 from energylm.evaluation.study_report import preference_table, study_sections
-from energylm.evaluation.tables import Table
+from energylm.tables import Table
+from energylm.report.report import write_report
 
 ANSWERS_FILE = "answers.jsonl"
 

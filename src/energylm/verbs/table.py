@@ -49,9 +49,7 @@ def short_help(name: str) -> str:
 
 def class_names() -> dict[str, str]:
     """Every verb's class name with its module, for `from energylm.verbs import Perplexity`."""
-    return {
-        home.partition(":")[2]: _module(home.partition(":")[0]) for home in (VERBS | STEPS_ONLY).values()
-    }
+    return {home.partition(":")[2]: _module(home.partition(":")[0]) for home in (VERBS | STEPS_ONLY).values()}
 
 
 def _module(path: str) -> str:

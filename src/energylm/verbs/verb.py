@@ -57,7 +57,7 @@ class Flag:
 
 class Verb(Config):
     examples: ClassVar[tuple[str, ...]] = ()
-    shortcuts: ClassVar[Mapping[str, str]] = {}  # options of their own for keys of nested configs: "steps": "training.steps"
+    shortcuts: ClassVar[Mapping[str, str]] = {}  # options for keys of nested configs: {"steps": "training.steps"}
     writes: ClassVar[Literal["nothing", "optional", "required"]] = "nothing"  # whether there is an --output folder
     overwrites: ClassVar[bool] = False  # whether --overwrite replaces what stands there
     blocks: ClassVar[bool] = False  # whether the work is cut into blocks, which an engine can take elsewhere

@@ -15,7 +15,7 @@ from energylm.config.corpus import CorpusConfig
 from energylm.config.places import data_folder
 from energylm.config.recipe import PRODUCT, StepConfig, members_of
 from energylm.errors import ConfigError, DataError
-from energylm.pipelines.artefacts import KEY_DIGITS
+from energylm.jobs.artefacts import KEY_DIGITS
 from energylm.pipelines.recipe_steps.data_files import DATA
 from energylm.pipelines.recipe_steps.kind import Result, StepKind, Values
 

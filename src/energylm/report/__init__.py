@@ -1,0 +1,1 @@
+"""What people read: plots, sections, the four files of every evaluation."""
