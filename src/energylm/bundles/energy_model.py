@@ -163,9 +163,10 @@ class EnergyModel:
         """(B,) energies of texts."""
         return self.energies(*self.encode_texts(texts))
 
-    def encode_texts(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The right-padded ids (B, T) and lengths (B,) that `text_energies` reads."""
-        return self._reader.read(texts)
+    def encode_texts(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]:
+        """The right-padded ids (B, T) and lengths (B,) that `text_energies` reads. An empty text is refused, unless it
+        `may_be_empty`, as what a model writes: it is then read as the end-of-sequence token alone."""
+        return self._reader.read(texts, may_be_empty=may_be_empty)
 
     def _calibrated(self, raw: Tensor) -> Tensor:
         energies = self.scale * raw + self.shift
@@ -203,9 +204,8 @@ class TextBoundEnergy:
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """The right-padded ids (B, T) and lengths (B,) that the energy's network reads for these sequences."""
-        return self.energy.encode_texts(
-            self._tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=True)
-        )
+        texts = self._tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=True)
+        return self.energy.encode_texts(texts, may_be_empty=True)
 
     def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
         rows = zip(tokens_BT.tolist(), lengths_B.tolist(), strict=True)

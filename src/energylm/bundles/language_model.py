@@ -10,6 +10,7 @@ Relations  `models.causal` is the arithmetic, `samplers.continuations` the draws
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +31,7 @@ from energylm.bundles.model_folder import (
 )
 from energylm.bundles.text_codec import TextCodec, Texts, as_list
 from energylm.bundles.text_results import Samples, SequenceScore
+from energylm.bundles.weights_identity import weights_hashes
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT
 from energylm.config.sampling import Truncation
 from energylm.contracts import Decoder
@@ -52,8 +54,10 @@ class LanguageModel:
         *,
         name: str = "unnamed",
         provenance: Mapping[str, Any] | None = None,
+        location: Path | str | None = None,
     ) -> None:
         self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.location = location.absolute() if isinstance(location, Path) else location  # what it was loaded from
         self.provenance = dict(provenance or {})
         check_vocabularies(name, tokenizer=len(tokenizer), network=model.vocabulary_size)
         self.codec = TextCodec(
@@ -91,7 +95,8 @@ class LanguageModel:
         )
         check_vocabularies(str(location), tokenizer=len(tokenizer), network=model.vocabulary_size)
         name = manifest.get("name", Path(location).name)
-        return cls(model, tokenizer, name=name, provenance=manifest.get("provenance", {"origin": str(path_or_name)}))
+        provenance = manifest.get("provenance", {"origin": str(path_or_name)})
+        return cls(model, tokenizer, name=name, provenance=provenance, location=location)
 
     @classmethod
     def from_gguf(cls, path: Path, *, provenance: Mapping[str, Any] | None = None) -> Self:
@@ -99,7 +104,7 @@ class LanguageModel:
         network, tokenizer = load_gguf(path)
         start, eos = boundary_tokens(tokenizer, network)
         model = CausalLanguageModel(network, start_token_id=start, eos_token_id=eos)
-        return cls(model, tokenizer, name=path.stem, provenance=provenance)
+        return cls(model, tokenizer, name=path.stem, provenance=provenance, location=path)
 
     @classmethod
     def located(cls, path_or_name: str | Path) -> Path | str:
@@ -137,6 +142,11 @@ class LanguageModel:
     def vocabulary_size(self) -> int:
         return self.model.vocabulary_size
 
+    @cached_property
+    def weights_hashes(self) -> frozenset[str]:
+        """Under which hashes the weights that it was loaded with are known; none for a network of one's own."""
+        return weights_hashes(self.location, self.provenance)
+
     @property
     def eos_token_id(self) -> int | None:
         return self.model.eos_token_id
@@ -149,7 +159,11 @@ class LanguageModel:
         if self.eos_token_id is not None:
             special.add(self.eos_token_id)
         return type(self)(
-            self.model.without(sorted(special)), self.tokenizer, name=self.name, provenance=self.provenance
+            self.model.without(sorted(special)),
+            self.tokenizer,
+            name=self.name,
+            provenance=self.provenance,
+            location=self.location,
         )
 
     def token_log_probs(self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int = 0) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.meeting import calibration_caution
 from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.train_energy import TrainEnergyConfig
 from energylm.data.contrast_union import ContrastUnion
@@ -189,6 +190,8 @@ def _finish(config: TrainEnergyConfig, data: EnergyData, energy: EnergyModel, ta
         name=folder.parent.name,
         provenance=energy.provenance | provenance(config, data, outcome),
     )
+    if caution := calibration_caution(calibrated):
+        say(f"energylm: {caution}")
     calibrated.save_pretrained(folder)
 
 
