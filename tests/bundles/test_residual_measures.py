@@ -7,11 +7,12 @@ a text and every conditional are sums. Statistical checks say their false alarm.
 import gc
 import math
 import weakref
+from itertools import product
 
 import pytest
 import torch
 
-from energylm.bundles import weighted_draws
+from energylm.bundles import joint_texts, weighted_draws
 from energylm.bundles.residual_measures import sample_counts
 from energylm.bundles.residual_model import ResidualModel
 from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismatch
@@ -171,6 +172,32 @@ def test_varying_length_with_an_end_token():
     assert float(estimates[0].lower) == pytest.approx(0, abs=1e-12) and float(estimates[1].lower) < -0.1
     with pytest.raises(ModelError, match="no end-of-sequence token"):
         JOINT.perplexity(TEXTS, prefix_tokens=PREFIX, max_new_tokens=NEW)
+
+
+def test_the_model_of_varying_length_sums_to_one_and_nothing_follows_its_end(monkeypatch):
+    """EOS is token 0. All texts that end with their first EOS or have 3 new tokens without one: their joint
+    probabilities sum to one. A text that goes on after EOS has none and is refused. Deliberate mistake: scored all the
+    same, such texts add to a sum that is one already."""
+    lm = TabularLanguageModel.random(VOCABULARY, LENGTH, seed=1, concentration=2.0, eos_token_id=0)
+    joint, context = ResidualModel(lm, ENERGY), [0, 2]  # an end within what is given is another document's
+    log_z = exact_joint(lm, ENERGY, context, max_new_tokens=NEW).log_partition
+    every = [list(text) for size in range(1, NEW + 1) for text in product(range(VOCABULARY), repeat=size)]
+    going_on = [text for text in every if 0 in text[:-1]]
+    valid = [text for text in every if 0 not in text[:-1] and (text[-1] == 0 or len(text) == NEW)]
+
+    def total(texts):
+        log_weights = joint.log_weights([context + text for text in texts], prefix_tokens=PREFIX, max_new_tokens=NEW)
+        return float((log_weights - log_z).exp().sum())
+
+    assert total(valid) == pytest.approx(1, abs=1e-10)
+    for text in going_on:
+        with pytest.raises(
+            DataError, match=rf"text 2 has the end-of-sequence token 0 at position {text.index(0) + 3} of"
+        ):
+            total([valid[0], text])
+    assert joint.perplexity([[*context, 1, 2, 0, 3]], prefix_tokens=PREFIX, n=5, max_new_tokens=2).base.tokens == 2
+    monkeypatch.setattr(joint_texts.JointTexts, "_refuse_inner_end", lambda *_, **__: None)
+    assert total(valid + going_on) > 1.1
 
 
 def test_steps_are_the_joint_models_conditionals_and_the_last_is_exact():

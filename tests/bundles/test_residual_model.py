@@ -8,6 +8,7 @@ import torch
 import energylm
 from energylm import EnergyModel, LanguageModel, ResidualModel
 from energylm.bundles import weighted_draws
+from energylm.bundles.text_reading import TextReader
 from energylm.data.tokenizer import train_tokenizer
 from energylm.errors import DataError, ModelError, VocabularyMismatch
 from energylm.models.causal import CausalLanguageModel
@@ -141,7 +142,8 @@ def test_an_energy_of_another_loss_is_doubted_once(lm, energy_folder, capsys):
     first, second = (joint.perplexity(TEXTS, prefix_tokens=5, n=60) for _ in range(2))
     assert "trained with the ranking loss" in first.warning and first.warning == second.warning
     assert capsys.readouterr().err.count("ranking loss") == 1
-    source = {"generator": {"name": "a", "sha256": "0"}, "negatives": {"truncation": {"top_k": 10}}}
+    (sha256,) = lm.weights_hashes
+    source = {"generator": {"name": "a", "sha256": sha256}, "negatives": {"truncation": {"top_k": 10}}}
     doubtful.provenance |= {"loss": "nce", "sources": [source]}
     assert (
         ResidualModel(lm, doubtful).sample("The", n=9).warning.startswith("the energy was trained on negatives of a tr")
@@ -152,6 +154,51 @@ def test_an_energy_of_another_loss_is_doubted_once(lm, energy_folder, capsys):
         ResidualModel(lm, EnergyModel.from_pretrained(energy_folder)).perplexity(TEXTS, prefix_tokens=5, n=60).warning
         or ""
     )
+
+
+def test_an_empty_prompt_may_end_at_once(lm, model_folder, monkeypatch):
+    """An energy that reads text by a tokenizer without special tokens, the empty prompt, one token to come: all 300
+    continuations, of which the special tokens write nothing. What writes nothing has the energy of the end of a text.
+    Deliberate mistake: refused as a person's empty text would be, it has no energy, and nothing can be drawn."""
+    energy = EnergyModel.from_encoder(model_folder, kind="unit", reads="text")
+    energy.scale = 50.0
+    joint = ResidualModel(lm, energy)
+    texts = [lm.decode([token]) for token in range(300)]
+    (nothing,) = energy.energies(torch.tensor([[energy.tokenizer.eos_token_id]]), torch.tensor([1])).tolist()
+    energies = [energy.text_energies([text]).item() if text else nothing for text in texts]
+    assert texts[lm.eos_token_id] == "" and len(set(energies)) > 50
+    _, logits = lm.decoder().prefill([[lm.model.start_token_id]])
+    exact = (logits[0].double().log_softmax(0) - torch.tensor(energies, dtype=torch.float64)).softmax(0).tolist()
+    table = joint.next_token_table("", max_new_tokens=1, candidates=300, keep=300)
+    assert {entry.token: entry.probability for entry in table.joint} == pytest.approx(
+        dict(enumerate(exact)), rel=1e-3, abs=1e-7
+    )
+    pool = joint.sample("", n=2_000, max_new_tokens=3).pools[0]
+    ends_at_once = pool.tokens[:, 0] == lm.eos_token_id
+    assert ends_at_once.any() and pool.energy[ends_at_once].tolist() == pytest.approx(
+        [nothing] * int(ends_at_once.sum())
+    )
+    assert math.isfinite(joint.perplexity(TEXTS, prefix_tokens=0, n=300, max_new_tokens=2).upper)
+    read = TextReader.read
+    monkeypatch.setattr(TextReader, "read", lambda self, texts, may_be_empty: read(self, texts))
+    with pytest.raises(DataError, match="is empty, so it has no energy"):
+        joint.sample("", n=2_000, max_new_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (None, "no NoneType"),
+        (lambda tokens, lengths: torch.zeros(len(lengths)), "no function"),
+        ("runs/energy/model", "no str"),
+        (EnergyModel, r"no class \(EnergyModel\)"),
+    ],
+)
+def test_what_is_no_energy_and_no_language_model_is_told_at_construction(lm, energy, part, words):
+    with pytest.raises(ModelError, match=rf"the energy of a joint model is {words}; give EnergyModel\.from_pretrained"):
+        ResidualModel(lm, part)
+    with pytest.raises(ModelError, match=rf"the language model of a joint model is {words}; give LanguageModel\.from_"):
+        ResidualModel(part, energy)
 
 
 def test_one_step_of_a_network_is_enumerated_exactly(lm, energy):

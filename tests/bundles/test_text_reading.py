@@ -48,6 +48,26 @@ def test_long_texts_lose_their_beginning_and_keep_their_special_tokens(tokenizer
     assert tokens[1, : lengths[1]].tolist() == [CLS, *ids(tokenizer, "the boats"), SEP]
 
 
+def test_a_text_without_tokens_is_refused_or_read_as_the_end_of_a_text(tokenizer):
+    """A person's empty text is a mistake; what a model writes may be empty, and is then the end-of-sequence token."""
+    bare = reader(tokenizer, special_tokens=False)
+    for _ in range(2):  # remembered, too
+        with pytest.raises(DataError, match="text 2 is empty, so it has no energy"):
+            bare.read(["the", ""])
+        tokens, lengths = bare.read(["the boats", ""], may_be_empty=True)
+        assert lengths.tolist() == [len(ids(tokenizer, "the boats")), 1]
+        assert tokens[1, 0] == tokenizer.eos_token_id
+    tokens, _ = reader(tokenizer).read([""], may_be_empty=True)
+    assert tokens.tolist() == [[CLS, SEP]]  # a tokenizer that frames texts needs no such thing
+    tokenizer.eos_token = tokenizer.sep_token = None
+    tokens, _ = reader(tokenizer, special_tokens=False).read([""], may_be_empty=True)
+    assert tokens.tolist() == [[tokenizer.bos_token_id]]
+    for name in ("bos", "cls", "pad", "unk", "mask"):
+        setattr(tokenizer, f"{name}_token", None)
+    with pytest.raises(DataError, match="text 1 is empty, so it has no energy; leave it out, or give it a context"):
+        reader(tokenizer, special_tokens=False).read([""], may_be_empty=True)
+
+
 def test_encodings_are_remembered_and_the_oldest_forgotten(tokenizer):
     reading, encoded = reader(tokenizer, remembered_texts=2), []
     encode_batch = reading._encoder.encode_batch

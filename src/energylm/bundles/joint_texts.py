@@ -40,6 +40,11 @@ class CutText:
     bytes: int | None
 
 
+def longest_read(texts: Sequence[CutText], *, max_new_tokens: int | None) -> int:
+    """How many tokens an energy reads at most where these texts are measured, samples in their place included."""
+    return max((len(text.context.energy) + (max_new_tokens or len(text.continuation)) for text in texts), default=0)
+
+
 class JointTexts:
     def __init__(self, lm: contracts.LanguageModel) -> None:
         self._lm = lm
@@ -49,7 +54,8 @@ class JointTexts:
         return [self._context(text, self._ids(text)) for text in as_list(texts)]
 
     def cut(self, texts: Texts, *, prefix_tokens: int, max_new_tokens: int | None) -> list[CutText]:
-        """With `max_new_tokens` texts vary in length: each ends with EOS, which is scored, or is cut at that many."""
+        """With `max_new_tokens` texts vary in length: each ends with EOS, which is scored, or is cut at that many.
+        There a text ends with its first EOS: nothing has a probability after it, so a text that goes on is refused."""
         return [
             self._cut(number, text, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
             for number, text in enumerate(as_list(texts), start=1)
@@ -89,6 +95,7 @@ class JointTexts:
                 raise ModelError("this model has no end-of-sequence token to count; leave max_new_tokens out")
             ended = ids if ids[-1:] == [self._lm.eos_token_id] else [*ids, self._lm.eos_token_id]
             whole = ended[: prefix_tokens + max_new_tokens]
+            self._refuse_inner_end(number, whole, first=prefix_tokens)
         if len(whole) <= prefix_tokens:
             raise DataError(
                 f"text {number} has {len(whole)} tokens, none to score after a prefix of {prefix_tokens}; "
@@ -99,6 +106,16 @@ class JointTexts:
             is_cut = len(whole) < len(ids)
             size = self._codec.scored_bytes(whole if is_cut else text, whole, prefix_tokens=prefix_tokens)
         return CutText(self._context(text, whole[:prefix_tokens]), whole[prefix_tokens:], size)
+
+    def _refuse_inner_end(self, number: int, ids: list[int], *, first: int) -> None:
+        """In the scored part; what is given may hold the ends of other documents."""
+        inner = next((place for place in range(first, len(ids) - 1) if ids[place] == self._lm.eos_token_id), None)
+        if inner is not None:
+            raise DataError(
+                f"text {number} has the end-of-sequence token {self._lm.eos_token_id} at position {inner + 1} of "
+                f"{len(ids)}, after which nothing has a probability; cut the text there, or leave max_new_tokens out "
+                "to measure texts of a fixed length"
+            )
 
 
 def lm_token_log_probs(lm: contracts.LanguageModel, texts: Sequence[CutText]) -> Tensor:

@@ -1,15 +1,28 @@
-"""Whether an energy and a language model can meet, and what is known against the energy beforehand."""
+"""Whether an energy and a language model can meet, and what is known against the pair beforehand.
+
+An energy corrects the very weights that wrote its negatives, on texts like those it was trained on. Its folder tells
+which these were (`EnergyModel.provenance`); a language model tells which weights it was loaded with. Where they do not
+fit, results say so; an energy of another kind tells nothing of itself, and nothing is said of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from energylm import contracts
 from energylm.bundles.energy_model import EnergyModel, bind
+from energylm.bundles.language_model import LanguageModel
 from energylm.config.energy import NCE
 from energylm.config.models import LEFT_TO_RIGHT
 from energylm.config.sampling import Truncation
 from energylm.errors import ModelError, VocabularyMismatch
 
+CALIBRATION_CONTEXTS = 30  # with fewer, a scale is a guess
+CALIBRATION_ERROR = 0.5  # of the scale itself: its 95 % interval then reaches 0
+
 
 def meet(energy: contracts.Energy, lm: contracts.LanguageModel) -> contracts.Energy:
     """The energy as a function of the language model's token ids; an error where there is no such thing."""
+    _check_parts(energy, lm)
     if getattr(getattr(lm, "model", lm), "direction", LEFT_TO_RIGHT) != LEFT_TO_RIGHT:
         raise ModelError("a joint model continues contexts from left to right; give a left-to-right language model")
     if isinstance(energy, EnergyModel):
@@ -23,10 +36,88 @@ def meet(energy: contracts.Energy, lm: contracts.LanguageModel) -> contracts.Ene
     return energy
 
 
-def caution_about(energy: contracts.Energy) -> str | None:
-    """A reason to doubt every number that this energy gives, in words; None if there is none."""
-    provenance = energy.provenance if isinstance(energy, EnergyModel) else {}
-    loss, sources = provenance.get("loss", NCE), provenance.get("sources", [])
+def caution_about(energy: contracts.Energy, lm: contracts.LanguageModel) -> str | None:
+    """Reasons to doubt every number that this pair gives, in words; None if there are none."""
+    sources = _sources(energy)
+    reasons = _other_writer(sources, lm), _no_log_ratio(energy, sources), calibration_caution(energy)
+    return "; ".join(filter(None, reasons)) or None
+
+
+def length_caution(energy: contracts.Energy, tokens: int) -> str | None:
+    """A reason to doubt an energy that reads texts of up to `tokens` tokens, longer than those it was trained on."""
+    lengths = [source["negatives"]["length"] for source in _sources(energy) if "length" in source["negatives"]]
+    if not lengths or tokens <= max(lengths):
+        return None
+    return (
+        f"the energy was trained on windows of {max(lengths):,} tokens and reads up to {tokens:,} here, where nothing "
+        "is known of it; train it on longer windows, or keep context and continuation within these"
+    )
+
+
+def calibration_caution(energy: contracts.Energy) -> str | None:
+    """A reason to doubt the scale of an energy, which was fitted on few contexts, or badly known from many."""
+    record = _provenance(energy).get("calibration", {})
+    if not record.get("contexts") or getattr(energy, "scale", None) != record["scale"]:
+        return None  # not calibrated, from before this was recorded, or read without its calibration
+    contexts, scale, error = record["contexts"], record["scale"], record.get("scale_standard_error")
+    is_vague = error is not None and error > CALIBRATION_ERROR * scale
+    if contexts >= CALIBRATION_CONTEXTS and not is_vague:
+        return None
+    fitted = f"{scale:.3g}" + ("" if error is None else f" ± {error:.2g}")
+    return (
+        f"the energy's scale {fitted} was fitted on {contexts:,} context{'s' if contexts > 1 else ''}, too few to know "
+        "it, and every weight depends on it; hold out more contexts (validation_fraction, --validation)"
+    )
+
+
+def _check_parts(energy: contracts.Energy, lm: contracts.LanguageModel) -> None:
+    """A class, a function, a name or None in the place of a model is told at once, not at its first use."""
+    if isinstance(lm, type) or not isinstance(lm, contracts.LanguageModel):
+        raise ModelError(
+            f"the language model of a joint model is no {_what(lm)}; give LanguageModel.from_pretrained(…), wrap your "
+            "network in energylm.LanguageModel, or satisfy contracts.LanguageModel"
+        )
+    if isinstance(energy, type) or not isinstance(energy, contracts.Energy):
+        raise ModelError(
+            f"the energy of a joint model is no {_what(energy)}; give EnergyModel.from_pretrained(…), or an object "
+            "with a method energies(tokens_BT, lengths_B) that gives one number a sequence"
+        )
+
+
+def _what(part: object) -> str:
+    return f"class ({part.__name__})" if isinstance(part, type) else type(part).__name__
+
+
+def _provenance(energy: contracts.Energy) -> Mapping[str, Any]:
+    return energy.provenance if isinstance(energy, EnergyModel) else {}
+
+
+def _sources(energy: contracts.Energy) -> list[Mapping[str, Any]]:
+    """The negatives that it was trained on; a detector names texts instead, which tell nothing here."""
+    return [source for source in _provenance(energy).get("sources", []) if isinstance(source, Mapping)]
+
+
+def _other_writer(sources: Sequence[Mapping[str, Any]], lm: contracts.LanguageModel) -> str | None:
+    """An energy corrects the very weights that wrote its negatives: a doubt where these are others, or not known."""
+    writers = [source["generator"] for source in sources]
+    known = lm.weights_hashes if isinstance(lm, LanguageModel) else frozenset()
+    if not writers or known & {writer["sha256"] for writer in writers}:
+        return None
+    names = ", ".join(dict.fromkeys(f"{writer['name']} (weights {writer['sha256'][:12]})" for writer in writers))
+    if not known:
+        return (
+            f"the energy was trained against {names}, and whether these are the weights of this language model is not "
+            "known, since it was not loaded from a folder; load it with LanguageModel.from_pretrained"
+        )
+    return (
+        f"the energy was trained against {names} and not against the weights of this language model, whose mistakes it "
+        "need not know; train it on negatives of this one"
+    )
+
+
+def _no_log_ratio(energy: contracts.Energy, sources: Sequence[Mapping[str, Any]]) -> str | None:
+    """Whether its training had another optimum than the log-ratio of data to this language model."""
+    loss = _provenance(energy).get("loss", NCE)
     if loss != NCE:
         return (
             f"the energy was trained with the {loss} loss, whose minimum is no log-ratio of data to language model: "

@@ -20,9 +20,15 @@ def save_parts(lm: contracts.LanguageModel, energy: contracts.Energy, folder: st
             "energylm.LanguageModel and energylm.EnergyModel"
         )
     with new_model_folder(folder) as temporary:
-        lm.save_pretrained(temporary / LM_FOLDER)
+        _copy(lm).save_pretrained(temporary / LM_FOLDER)
         energy.save_pretrained(temporary / ENERGY_FOLDER)
         write_manifest(temporary, kind=KIND, facts={}, provenance={})
+
+
+def _copy(lm: LanguageModel) -> LanguageModel:
+    """The same model, which remembers what its weights are known as: written anew, their file may have another hash."""
+    provenance = lm.provenance | {"copied_weights": sorted(lm.weights_hashes)}
+    return LanguageModel(lm.model, lm.tokenizer, name=lm.name, provenance=provenance)
 
 
 def load_parts(folder: str | Path) -> tuple[LanguageModel, EnergyModel]:

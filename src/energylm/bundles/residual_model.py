@@ -12,15 +12,16 @@ Relations  `residual_measures` measures, `residual_sampling` and `next_tokens` d
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
 
 from torch import Tensor
 
 from energylm import contracts
-from energylm.bundles.joint_texts import JointTexts
+from energylm.bundles.joint_texts import JointTexts, longest_read
 from energylm.bundles.measured_texts import MeasuredPositions, MeasuredTexts
-from energylm.bundles.meeting import caution_about, meet
+from energylm.bundles.meeting import caution_about, length_caution, meet
 from energylm.bundles.next_tokens import next_token_table, sample_by_tokens
 from energylm.bundles.residual_folder import load_parts, save_parts
 from energylm.bundles.residual_measures import (
@@ -34,6 +35,7 @@ from energylm.bundles.residual_sampling import PoolRequest, sample_joint, sample
 from energylm.bundles.text_codec import Text, Texts
 from energylm.bundles.weighted_draws import WeightedDraws
 from energylm.config.generate import JointSampling, NextTokens
+from energylm.config.perplexity import CONFIDENCE
 from energylm.estimators.joint_perplexity import JointPerplexity
 from energylm.estimators.log_partition import LogPartition
 from energylm.estimators.position_perplexity import PositionPerplexity
@@ -43,7 +45,8 @@ from energylm.samplers.continuations import MEMORY_BUDGET_BYTES
 
 class ResidualModel:
     """`ResidualModel(lm, energy)`. What is doubtful about a result stands in its `warning`, beginning with what the
-    caller knows against the pair (`caution`); the first warning is said aloud."""
+    caller knows against the pair (`caution`) and what their folders do: other weights than those the energy was trained
+    against, another loss, shorter windows, a calibration on few contexts. The first warning is said aloud."""
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class ResidualModel:
         self.lm, self.energy = lm, energy
         self._texts = JointTexts(lm)
         self._draws = WeightedDraws(lm, meet(energy, lm), memory_budget_bytes=memory_budget_bytes)
-        self._caution = "; ".join(filter(None, (caution, caution_about(energy)))) or None
+        self._caution = "; ".join(filter(None, (caution, caution_about(energy, lm)))) or None
         self._has_warned = False
 
     @classmethod
@@ -72,6 +75,7 @@ class ResidualModel:
         """(B,) the unnormalised log-probability log P_LM(x | c) − E(c, x) of each text after its prefix."""
         cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
         lm_log_prob_B, energy_B = score_texts(self._draws, cut)
+        self._tell(self.caution(longest_read(cut, max_new_tokens=max_new_tokens)))
         return lm_log_prob_B - energy_B
 
     def log_partition(
@@ -85,15 +89,18 @@ class ResidualModel:
         first_context: int = 0,
     ) -> LogPartition:
         """log Z of each context from n untruncated samples. Context i has the random numbers of first_context + i."""
+        given = self._texts.contexts(contexts)
         estimate = estimate_log_partition(
             self._draws,
-            self._texts.contexts(contexts),
+            given,
             n=n,
             max_new_tokens=max_new_tokens,
             eos_token_id=self.lm.eos_token_id if stop_at_eos else None,
             seed=seed,
             first_context=first_context,
         )
+        longest = max(len(context.energy) for context in given) + max_new_tokens
+        estimate = replace(estimate, caution=self.caution(longest))
         self._tell(estimate.warning)
         return estimate
 
@@ -106,8 +113,10 @@ class ResidualModel:
         max_new_tokens: int | None = None,
         seed: int = 0,
         first_context: int = 0,
+        confidence: float = CONFIDENCE,
     ) -> JointPerplexity:
-        """Base, joint interval and certified perplexity of what follows the first `prefix_tokens` of each text.
+        """Base, joint interval and certified perplexity of what follows the first `prefix_tokens` of each text; the
+        certified bound has `confidence` over the samples.
 
         With `max_new_tokens` texts vary in length: each ends with EOS, which is scored, or is cut at that many tokens.
         """
@@ -118,6 +127,7 @@ class ResidualModel:
             max_new_tokens=max_new_tokens,
             seed=seed,
             first_context=first_context,
+            confidence=confidence,
         )
         return result
 
@@ -130,18 +140,23 @@ class ResidualModel:
         max_new_tokens: int | None = None,
         seed: int = 0,
         first_context: int = 0,
+        confidence: float = CONFIDENCE,
     ) -> list[JointPerplexity]:
         """The same for several numbers of samples, from one pool: the way the interval closes (fig. 2, left)."""
-        measured = self.measure(
-            texts,
+        cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
+        measured = measure_texts(
+            self._draws,
+            cut,
             counts=counts,
-            prefix_tokens=prefix_tokens,
             max_new_tokens=max_new_tokens,
             seed=seed,
             first_context=first_context,
         )
-        convention = self.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
-        results = measured.perplexities(convention=convention, caution=self._caution)
+        results = measured.perplexities(
+            convention=self.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens),
+            caution=self.caution(longest_read(cut, max_new_tokens=max_new_tokens)),
+            confidence=confidence,
+        )
         self._tell(max(results, key=lambda result: result.n).warning)
         return results
 
@@ -170,10 +185,11 @@ class ResidualModel:
 
     def stepwise(self, texts: Texts, *, prefix_tokens: int = 120, n: int = 1000, seed: int = 0) -> PositionPerplexity:
         """Perplexity at each position of equally long texts (eq. 5), the last one also exactly."""
-        result = self.measure_steps(texts, prefix_tokens=prefix_tokens, n=n, seed=seed).perplexity(
+        cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=None)
+        result = measure_positions(self._draws, cut, n=n, seed=seed).perplexity(
             first_position=prefix_tokens + 1,
             convention=self.convention(texts, prefix_tokens=prefix_tokens),
-            caution=self._caution,
+            caution=self.caution(longest_read(cut, max_new_tokens=None)),
         )
         self._tell(result.warning)
         return result
@@ -196,10 +212,9 @@ class ResidualModel:
         """What a score of such texts counts, in words."""
         return self._texts.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
 
-    @property
-    def caution(self) -> str | None:
-        """What is known against the pair before anything is measured."""
-        return self._caution
+    def caution(self, tokens: int) -> str | None:
+        """What is known against the pair, before anything is measured, on texts of up to `tokens` tokens."""
+        return "; ".join(filter(None, (self._caution, length_caution(self.energy, tokens)))) or None
 
     def sample(
         self,
@@ -241,7 +256,7 @@ class ResidualModel:
             options,
             seed=seed,
             first_context=first_context,
-            caution=self._caution,
+            caution=self.caution,
         )
         self._tell(next((sample.warning for sample in samples if sample.warning), None))
         return samples
@@ -256,7 +271,7 @@ class ResidualModel:
             self._texts,
             requests,
             window=getattr(getattr(self.lm, "model", self.lm), "max_length", None),
-            caution=self._caution,
+            caution=self.caution,
             bar=progress,
         )
 
@@ -277,6 +292,7 @@ class ResidualModel:
         table = next_token_table(
             self._draws, self._texts, given, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
         )
+        table = replace(table, caution=self.caution(len(given.energy) + max_new_tokens))
         self._tell(table.warning)
         return table
 
@@ -297,6 +313,7 @@ class ResidualModel:
         sample = sample_by_tokens(
             self._draws, self._texts, given, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
         )
+        sample = replace(sample, caution=self.caution(len(given.energy) + max_new_tokens))
         self._tell(sample.warning)
         return sample
 

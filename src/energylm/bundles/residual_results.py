@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from energylm.estimators.log_partition import TRUSTED_ESS
+from energylm.estimators.log_partition import TRUSTED_ESS, is_weak, shown_ess
 from energylm.numerics.importance import effective_sample_size, normalized_log_weights
 
 
@@ -85,11 +85,11 @@ class JointSample:
     @property
     def warning(self) -> str | None:
         weak, n = None, len(self.log_weights)
-        if self.ess < TRUSTED_ESS:
+        if is_weak(self.ess):
             what = (
                 f"{n:,} candidates are few to choose from"
                 if self.ess > n / 2
-                else f"the {n:,} candidates are worth {self.ess:.1f} independent ones: a few decide"
+                else f"the {n:,} candidates are worth {shown_ess(self.ess)} independent ones: a few decide"
             )
             law = "the text's law lies between the language model's and the joint model's"
             weak = f"{what}, and {law}; draw more candidates"
@@ -122,16 +122,16 @@ class NextTokenTable:
     base_mass: float  # what the base gives to all candidates looked at; the joint's rest is not seen
     ess: list[float]  # of the completions of each candidate
     n: int
+    caution: str | None = None
 
     @property
     def warning(self) -> str | None:
-        weak = sum(ess < TRUSTED_ESS for ess in self.ess)
-        if not weak:
-            return None
-        return (
+        weak = sum(map(is_weak, self.ess))
+        few = (
             f"for {weak} of {len(self.ess)} candidates the {self.n:,} completions are worth fewer than {TRUSTED_ESS:g} "
             "independent ones; draw more"
         )
+        return "; ".join(filter(None, (self.caution, few if weak else None))) or None
 
     def rows(self, *, show: int = 5) -> list[dict[str, Any]]:
         """The first `show` of each model, one JSON-able object a row."""
@@ -158,10 +158,17 @@ class AutoregressiveSample:
     text: str
     tokens: list[int]
     tables: list[NextTokenTable]
+    caution: str | None = None
 
     @property
     def warning(self) -> str | None:
-        return next((table.warning for table in self.tables if table.warning), None)
+        weak = next((table.warning for table in self.tables if table.warning), None)
+        return "; ".join(filter(None, (self.caution, weak))) or None
 
     def to_json(self) -> dict[str, Any]:
-        return {"text": self.text, "tokens": self.tokens, "tables": [table.to_json() for table in self.tables]}
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "warning": self.warning,
+            "tables": [table.to_json() for table in self.tables],
+        }

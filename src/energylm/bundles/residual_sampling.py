@@ -8,7 +8,7 @@ Requests of several people travel together (`sample_requests`): a pool depends o
 Relations  `samplers.resampling` holds the weights and the choice; `next_tokens` draws token by token instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,6 +25,8 @@ from energylm.progress import Progress, progress
 from energylm.randomness import derive_seed, row_keys, seed_tensor
 from energylm.samplers.choices import RowChoices
 from energylm.samplers.resampling import Weights, importance_log_weights, resample
+
+Caution = Callable[[int], str | None]  # what is known against the pair on texts of up to so many tokens
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,13 @@ def sample_joint(
     *,
     seed: int,
     first_context: int = 0,
-    caution: str | None = None,
+    caution: Caution,
 ) -> list[JointSample]:
     """A sample of every context. Context i has the random numbers of (seed, first_context + i)."""
     eos_token_id = draws.lm.eos_token_id if options.stop_at_eos else None
     written: list[list[int]] = [[] for _ in contexts]
     pools: list[list[Pool]] = [[] for _ in contexts]
+    longest = [0] * len(contexts)  # text that the energy has read
     running = list(range(len(contexts)))
     total = len(contexts) * options.n * options.max_new_tokens * options.chunks
     with progress("sampling candidates", total=total, unit="token") as bar:
@@ -72,11 +75,12 @@ def sample_joint(
                 ]
                 for index, pool in enumerate(_pools(draws, now, eos_token_id=eos_token_id, bar=bar), start=start):
                     pools[index].append(pool)
+                    longest[index] = max(longest[index], _longest(now[index - start].context, pool))
                     written[index] += pool.candidate(pool.kept[0])
             running = [index for index in running if written[index][-1] != eos_token_id]
     return [
-        _sample(texts, context.last(options.context_tokens), tokens, drawn, caution=caution)
-        for context, tokens, drawn in zip(contexts, written, pools, strict=True)
+        _sample(texts, context.last(options.context_tokens), tokens, drawn, caution=caution(read))
+        for context, tokens, drawn, read in zip(contexts, written, pools, longest, strict=True)
     ]
 
 
@@ -86,7 +90,7 @@ def sample_requests(
     requests: Sequence[PoolRequest],
     *,
     window: int | None,
-    caution: str | None = None,
+    caution: Caution,
     bar: Progress | None = None,
 ) -> list[JointSample]:
     """A sample of every request, the same as if it came alone. Requests that are alike enough share one call of the
@@ -99,7 +103,8 @@ def sample_requests(
         members = [requests[i] for i in group]
         for i, pool in zip(group, _pools(draws, members, eos_token_id=draws.lm.eos_token_id, bar=bar), strict=True):
             tokens = pool.candidate(pool.kept[0])
-            samples[i] = _sample(texts, requests[i].context, tokens, [pool], caution=caution)
+            context = requests[i].context
+            samples[i] = _sample(texts, context, tokens, [pool], caution=caution(_longest(context, pool)))
     return [sample for sample in samples if sample is not None]
 
 
@@ -141,6 +146,11 @@ def _pools(
             numbers = [column[row, :n] for column in columns]
             pools[row] = Pool(tokens_NT, *numbers, log_weight_BN[place], kept=kept_BK[place].tolist())
     return [pool for pool in pools if pool is not None]
+
+
+def _longest(context: Context, pool: Pool) -> int:
+    """Tokens of the longest text of a pool, as the energy reads it."""
+    return len(context.energy) + int(pool.lengths.max())
 
 
 def _alike(every: Sequence[JointSampling]) -> dict[tuple[int, int, Weights], list[int]]:

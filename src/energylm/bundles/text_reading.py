@@ -1,8 +1,8 @@
 """Text → the token ids of an encoder, in batches, with the latest encodings remembered.
 
 Text that spells a special token stays text. The encoder's own special tokens ([CLS] … [SEP]) are added where its
-tokenizer has them. The same real texts come back in every epoch and every measurement, so encodings are kept; the least
-recently used go first.
+tokenizer has them. A text without any token is refused, or read as the end of a text where a model may write one. The
+same real texts come back in every epoch and every measurement, so encodings are kept; the least recently used go first.
 """
 
 from collections import OrderedDict
@@ -34,16 +34,23 @@ class TextReader:
         remembered_texts: int = REMEMBERED_TEXTS,
     ) -> None:
         self._encoder = plain_encoder(tokenizer)
+        names = ("eos", "sep", "bos", "cls", "pad", "unk")  # the first that this tokenizer has
+        ids = (getattr(tokenizer, f"{name}_token_id") for name in names)
+        self._end_token_id = next((token for token in ids if token is not None), None)
         self._special_tokens, self._max_tokens, self._remembered = special_tokens, max_tokens, remembered_texts
         if long_texts == CUT_LEFT and max_tokens is not None:
             self._encoder.enable_truncation(max_tokens, direction="left")
         self._memory: OrderedDict[str, NDArray[np.int32]] = OrderedDict()
 
-    def read(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Ids (B, T), right-padded with 0, and lengths (B,)."""
+    def read(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]:
+        """Ids (B, T), right-padded with 0, and lengths (B,). A text without any token is a mistake where a person gave
+        it; where a model may write one (`may_be_empty`), it is read as the end-of-sequence token alone."""
         if not texts:
             return torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
         encodings = self._encodings(texts)
+        if may_be_empty and self._end_token_id is not None:
+            end = np.array([self._end_token_id], dtype=np.int32)
+            encodings = [ids if len(ids) else end for ids in encodings]
         for number, ids in enumerate(encodings, start=1):
             self._check(number, ids)
         rows = [torch.from_numpy(ids.astype(np.int64)) for ids in encodings]
@@ -63,7 +70,7 @@ class TextReader:
 
     def _check(self, number: int, ids: NDArray[np.int32]) -> None:
         if not len(ids):
-            raise DataError(f"text {number} is empty, so it has no energy; leave it out")
+            raise DataError(f"text {number} is empty, so it has no energy; leave it out, or give it a context")
         if self._max_tokens is not None and len(ids) > self._max_tokens:
             raise DataError(
                 f"text {number} has {len(ids):,} tokens but the energy's encoder holds {self._max_tokens:,}; "

@@ -4,7 +4,9 @@ A model in one file is named by that file's SHA-256, a model in several by the h
 them in `energylm.json`; elsewhere the files are read.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import snapshot_download
 
@@ -28,6 +30,18 @@ def weights_sha256(path_or_name: str | Path) -> str:
     if not hashes:
         raise ModelError(f"{location} holds no .safetensors weights; give a model folder")
     return next(iter(hashes.values())) if len(hashes) == 1 else sha256_of_json(hashes)
+
+
+def weights_hashes(location: Path | str | None, provenance: Mapping[str, Any]) -> frozenset[str]:
+    """All hashes under which a loaded model's weights are known: of the place they were read from, of the file that was
+    converted to it, and those that a copy kept of its original. None are known of a network from nowhere."""
+    kept = {provenance.get("sha256"), *provenance.get("copied_weights", ())} - {None}
+    if location is None or (isinstance(location, Path) and not location.exists()):
+        return frozenset(kept)
+    try:
+        return frozenset({weights_sha256(location), *kept})
+    except ModelError:  # no safetensors, or a hub that cannot be reached now
+        return frozenset(kept)
 
 
 def model_identity(path_or_name: str | Path) -> str:

@@ -57,18 +57,20 @@ class LogPartition:
     ess: Tensor  # (B,)
     largest_share: Tensor  # (B,) the share of the largest weight in the sum
     n: int
+    caution: str | None = None  # what is known against the energy before anything is measured
 
     @property
     def warning(self) -> str | None:
         """What the user should know before trusting the numbers; None if nothing."""
         weak = sum(map(is_weak, self.ess.tolist()))
         if not weak:
-            return None
-        return (
+            return self.caution
+        few = (
             f"for {weak} of {len(self.ess)} contexts the {self.n:,} samples are worth fewer than {TRUSTED_ESS:g} "
             f"independent ones (the least: {shown_ess(float(self.ess.min()))}): a few lucky samples decide these "
             "estimates and the interval may be too low; draw more samples, or calibrate the energy"
         )
+        return few if self.caution is None else f"{self.caution}; {few}"
 
     def to_json(self) -> dict[str, Any]:
         return {"n": self.n, "unit": "nats"} | {name: getattr(self, name).tolist() for name in COLUMNS}

@@ -22,9 +22,9 @@ from energylm.config.perplexity import PerplexityConfig
 from energylm.estimators.joint_perplexity import JointPerplexity
 from energylm.estimators.perplexity import Perplexity, perplexity
 from energylm.estimators.position_perplexity import PositionPerplexity
-from energylm.pipelines.block_engine import Engine, Pool
+from energylm.jobs.engine import Engine, Pool
+from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.pipelines.joint_model import load_joint
-from energylm.pipelines.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress
 
 Windows = Sequence[list[int]]
@@ -143,7 +143,8 @@ class JointWorker:
 
     def facts(self) -> Mapping[str, Any]:
         convention = self._joint.convention([[0]], prefix_tokens=self._config.prefix)  # of windows that are ids
-        return {"name": self._joint.lm.name, "convention": convention, "caution": self._joint.caution}
+        caution = self._joint.caution(self._config.length)
+        return {"name": self._joint.lm.name, "convention": convention, "caution": caution}
 
     def __call__(self, block: WindowBlock, *, progress: Progress) -> MeasuredTexts | MeasuredPositions:
         config = self._config

@@ -28,6 +28,7 @@ def provenance(config: TrainEnergyConfig, data: EnergyData, outcome: EnergyOutco
         ],
         "config": config.model_dump(mode="json", exclude={"negatives", "corpus", "init", "lm", "validation"}),
         "validation": {"contexts": outcome.contexts, **asdict(outcome.after)},
+        "calibration": {"contexts": outcome.calibration_contexts, "scale": outcome.scale, "shift": outcome.shift},
     }
 
 

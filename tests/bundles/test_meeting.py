@@ -1,0 +1,124 @@
+"""What is known against an energy and a language model before anything is measured, told by the joint model itself."""
+
+import pytest
+import torch
+
+from energylm import EnergyModel, LanguageModel, ResidualModel
+from energylm.bundles.meeting import calibration_caution, length_caution
+from energylm.bundles.weights_identity import weights_sha256
+from energylm.models.causal import CausalLanguageModel
+
+TEXTS = ["The clerk counts the boats. A sailor mends a bridge.", "Our neighbour paints an old map. Her sister sells."]
+OTHER = "was trained against the writer (weights {}) and not against the weights of this language model"
+UNKNOWN = "whether these are the weights of this language model is not known"
+
+
+@pytest.fixture
+def lm(model_folder):
+    return LanguageModel.from_pretrained(model_folder)
+
+
+@pytest.fixture
+def trained(energy_folder):
+    """An energy with a story of its own."""
+
+    def make(*, sha256="0" * 64, length=32, **record):
+        energy = EnergyModel.from_pretrained(energy_folder)
+        source = {"generator": {"name": "the writer", "sha256": sha256}, "negatives": {"truncation": {}}}
+        source["negatives"]["length"] = length
+        energy.provenance |= {"sources": [source], **record}
+        return energy
+
+    return make
+
+
+def test_every_result_tells_of_other_weights(lm, trained, capsys):
+    """`ResidualModel(lm, energy)` itself, whatever is asked of it, and once aloud."""
+    joint, doubt = ResidualModel(lm, trained(length=400)), OTHER.format("0" * 12)
+    results = [
+        joint.perplexity(TEXTS, prefix_tokens=5, n=60),
+        joint.stepwise([lm.encode(text)[:7] for text in TEXTS], prefix_tokens=5, n=60),
+        joint.log_partition(["The clerk"], n=60, max_new_tokens=3),
+        joint.sample("The clerk", n=60, max_new_tokens=3),
+        joint.next_token_table("The clerk", candidates=3, n=60, max_new_tokens=3),
+        joint.sample_autoregressive("The clerk", candidates=3, n=60, max_new_tokens=2),
+    ]
+    assert all(doubt in result.warning and "windows of" not in result.warning for result in results)
+    assert capsys.readouterr().err.count(doubt) == 1
+    ResidualModel(lm, trained()).log_weights(TEXTS, prefix_tokens=5)
+    assert doubt in capsys.readouterr().err
+
+
+def test_the_writers_own_weights_are_known_wherever_they_went(lm, model_folder, trained, tmp_path):
+    """The folder, a view of it, a joint model's copy, even in another precision; teeth: one weight moved is another
+    model, and a live network is nobody's."""
+    energy = trained(sha256=weights_sha256(model_folder), length=400)
+    assert ResidualModel(lm, energy).caution(10) is None
+    assert ResidualModel(lm.without_special_tokens(), energy).caution(10) is None
+    lm.model.network.to(torch.float64)
+    ResidualModel(lm, energy).save_pretrained(tmp_path / "joint")
+    copy = ResidualModel.from_pretrained(tmp_path / "joint")
+    assert weights_sha256(tmp_path / "joint" / "language_model") != weights_sha256(model_folder)
+    assert copy.caution(10) is None and copy.energy.provenance == energy.provenance
+    lm.model.network.get_input_embeddings().weight.data[5] += 1
+    moved = LanguageModel(lm.model, lm.tokenizer)
+    moved.save_pretrained(tmp_path / "moved")
+    other = LanguageModel.from_pretrained(tmp_path / "moved")
+    assert OTHER.format(weights_sha256(model_folder)[:12]) in ResidualModel(other, energy).caution(10)
+    for live in (moved, CausalLanguageModel(lm.model.network, start_token_id=0, eos_token_id=0)):
+        assert not getattr(live, "weights_hashes", None)
+    assert UNKNOWN in ResidualModel(moved, energy).caution(10)
+
+
+def test_a_converted_file_is_known_by_its_own_hash(lm, trained):
+    """Negatives that a GGUF file wrote name the file, while its converted folder has another hash."""
+    lm.provenance["sha256"] = "1" * 64
+    assert ResidualModel(lm, trained(sha256="1" * 64, length=400)).caution(10) is None
+    assert OTHER.format("2" * 12) in ResidualModel(lm, trained(sha256="2" * 64)).caution(10)
+
+
+def test_an_energy_that_reads_longer_texts_than_it_was_trained_on_is_doubted(lm, model_folder, trained):
+    """Windows of 32 tokens, measured on 40. Teeth: 32 of them are no ground for doubt."""
+    joint = ResidualModel(lm, trained(sha256=weights_sha256(model_folder)))
+    ids = [lm.encode(" ".join(TEXTS * 2))[:40]]
+    doubt = "was trained on windows of 32 tokens and reads up to 40 here"
+    assert doubt in joint.perplexity(ids, prefix_tokens=36, n=60).warning
+    assert doubt in joint.stepwise(ids, prefix_tokens=38, n=60).warning
+    assert doubt in joint.log_partition([ids[0][:36]], n=60, max_new_tokens=4).warning
+    assert doubt in joint.sample(ids[0][:36], n=60, max_new_tokens=4, stop_at_eos=False).warning
+    assert doubt in joint.next_token_table(ids[0][:36], n=60, candidates=2, max_new_tokens=4).warning
+    within = [ids[0][:32]]
+    assert "windows of" not in (joint.perplexity(within, prefix_tokens=28, n=60).warning or "")
+    assert "windows of" not in (joint.sample(ids[0][:28], n=60, max_new_tokens=4).warning or "")
+    assert "reads up to 33 here" in joint.perplexity(within, prefix_tokens=28, n=60, max_new_tokens=5).warning
+    # Chunks of a long text are read with the latest tokens only.
+    chunks = {"n": 60, "max_new_tokens": 4, "chunks": 2, "stop_at_eos": False}
+    assert "windows of" not in (joint.sample(ids[0], context_tokens=28, **chunks).warning or "")
+    assert "reads up to 36 here" in joint.sample(ids[0][:28], **chunks).warning
+    assert length_caution(EnergyModel.from_encoder(model_folder), 10_000) is None  # untrained: nothing is known
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"contexts": 1, "scale": 50.0}, "the energy's scale 50 was fitted on 1 context, too few"),
+        ({"contexts": 29, "scale": 50.0, "scale_standard_error": 7.0}, "scale 50 ± 7 was fitted on 29 contexts, too"),
+        ({"contexts": 500, "scale": 50.0, "scale_standard_error": 26.0}, "scale 50 ± 26 was fitted on 500 contexts"),
+        ({"contexts": 30, "scale": 50.0, "scale_standard_error": 7.0}, None),
+        ({"contexts": 30, "scale": 50.0}, None),
+        ({"contexts": 1, "scale": 3.0}, None),  # the energy was read without this calibration
+        ({"contexts": 0, "scale": 50.0}, None),  # there was none
+    ],
+)
+def test_a_calibration_on_few_contexts_is_told(lm, model_folder, trained, record, said):
+    energy = trained(sha256=weights_sha256(model_folder), length=400, calibration=record)
+    warning = ResidualModel(lm, energy).perplexity(TEXTS, prefix_tokens=5, n=60).warning or ""
+    assert (said in warning) if said else ("scale" not in warning)
+    assert (calibration_caution(energy) is None) == (said is None)
+
+
+def test_a_detector_in_the_place_of_an_energy_is_doubted_not_stumbled_over(lm, energy_folder):
+    """Its sources are names of texts."""
+    energy = EnergyModel.from_pretrained(energy_folder)
+    energy.provenance |= {"loss": "binary cross-entropy of blocks", "sources": ["news", "books"]}
+    assert "trained with the binary cross-entropy of blocks loss" in ResidualModel(lm, energy).caution(10)
