@@ -22,6 +22,8 @@ from typing import Any, TextIO
 
 from energylm.errors import BusyError, DataError, DiskFull
 
+KEPT = "what was finished is kept, run the same command to continue"
+
 
 @contextmanager
 def disk_full_is_said(path: Path) -> Iterator[None]:
@@ -104,14 +106,28 @@ def sha256_of_json(value: Any) -> str:
 @contextmanager
 def folder_lock(folder: Path | str) -> Iterator[None]:
     """Hold `folder` for this process. The lock is the kernel's and dies with the process, so a killed run never blocks
-    the next one; what `.lock` says (process, machine, since when) is for those who find it held."""
+    the next one; what `.lock` says (process, machine, since when) is for those who find it held.
+
+    Jobs hold the folder that they can go on in, so whoever interrupts one is told (`KEPT`, a note on the exception).
+    """
     folder = Path(folder)
     with _locked(folder) as file:
         file.truncate(0)
         now = datetime.now().isoformat(sep=" ", timespec="seconds")
         file.write(f"process {os.getpid()} on {socket.gethostname()} since {now}")
         file.flush()
+        with interrupts_say_it_is_kept():
+            yield
+
+
+@contextmanager
+def interrupts_say_it_is_kept() -> Iterator[None]:
+    """Around work that goes on where it stopped when it is run again."""
+    try:
         yield
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(KEPT)
+        raise
 
 
 def take_place_of(path: Path, made: Path) -> None:

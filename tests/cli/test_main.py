@@ -1,16 +1,22 @@
 """The front door: light, and a user's mistake is one line on stderr with exit code 2, never a traceback."""
 
 import errno
+import json
 import os
 import resource
+import shlex
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from energylm import __version__
 from energylm.cli import main as program
 from energylm.errors import DataError, NonFiniteLoss
+from energylm.files import folder_lock
 
 VERBS = ("demo", "corpus", "lm", "mcmc", "models", "score", "rerank", "evaluate", "bench")
 
@@ -125,22 +131,95 @@ def test_other_errors_keep_their_traceback(monkeypatch):
         program.main()
 
 
-def test_an_interrupt_says_how_to_continue(verb, capfd):
-    def body():
+def test_an_interrupt_says_that_work_is_kept_only_where_it_is(verb, capfd, tmp_path):
+    """Jobs that go on where they stopped hold their folder; others have nothing to go on from."""
+
+    def keeps_nothing():
         raise KeyboardInterrupt
 
-    assert verb(body) == 130
-    assert "run the same command to continue" in capfd.readouterr().err
+    def keeps():
+        with folder_lock(tmp_path):
+            raise KeyboardInterrupt
+
+    assert verb(keeps_nothing) == 130
+    assert capfd.readouterr().err == "energylm: interrupted\n"
+    assert verb(keeps) == 130
+    kept = "energylm: interrupted; what was finished is kept, run the same command to continue\n"
+    assert capfd.readouterr().err == kept
 
 
-def test_a_reader_that_leaves_is_no_mistake():
+def test_an_interrupted_job_with_a_folder_to_keep_blocks_says_so(model_folder, tmp_path):
+    """The whole way, with a signal: `score --keep` waits for more texts; the same without --keep has nothing to say."""
+    for options, told in ((["--keep", str(tmp_path / "kept")], "; what was finished is kept"), ([], "\n")):
+        command = [sys.executable, "-m", "energylm", "score", str(model_folder), "-", *options]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            files = Path(f"/proc/{process.pid}/fd")
+            pipe = os.readlink(files / "0")
+            while sum(os.readlink(file) == pipe for file in list(files.iterdir()) if file.is_symlink()) < 2:
+                time.sleep(0.05)  # until it reads
+            process.send_signal(signal.SIGINT)
+            lines = process.stderr.read()
+            assert process.wait() == 130
+        assert lines.startswith(f"energylm: interrupted{told}")
+        assert lines.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("bench", "list"), ("--help",), ("reproduce", "--list")])
+def test_a_reader_that_leaves_is_no_mistake(arguments):
     """`energylm bench list | true`: the pipe is closed before anything is written."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "energylm", "bench", "list"]
+    command = [sys.executable, "-m", "energylm", *arguments]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("closed", "shown"), [(">&-", ""), ("2>&-", "shared-prefix"), ("<&-", "shared-prefix"), (">&- 2>&-", "")]
+)
+def test_closed_streams_are_no_mistake(closed, shown):
+    line = f"{shlex.quote(sys.executable)} -m energylm bench list {closed}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.partition("\n")[0] == shown
+
+
+LOCALES = (
+    {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
+    {"PYTHONIOENCODING": "latin-1"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},  # plain ASCII, arguments too
+)
+
+
+@pytest.mark.parametrize("locale", LOCALES, ids=["ascii", "latin-1", "C"])
+@pytest.mark.parametrize("arguments", [("--help",), ("study", "new", "--help"), ("mcmc", "--help")])
+def test_help_in_any_locale(locale, arguments):
+    """Some help texts hold → and …; before, the encoder's traceback came in their place."""
+    done = subprocess.run(
+        [sys.executable, "-m", "energylm", *arguments], capture_output=True, env=os.environ | locale, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"Usage: " in done.stdout
+    done.stdout.decode("latin-1" if locale is LOCALES[1] else "utf-8")
+
+
+def test_data_stay_what_they_are_in_a_narrow_locale(model_folder):
+    """A JSON line holds ə and an emoji, which latin-1 has not: written as JSON escapes, they are read back the same."""
+    text = "M\u00fcnch\u0259n \U0001f600"
+    command = [sys.executable, "-m", "energylm", "lm", "sample", str(model_folder), "--prompt", text]
+    done = subprocess.run(command, capture_output=True, env=os.environ | LOCALES[1], check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout.decode("latin-1"))["prompt"] == text
+    assert text not in done.stdout.decode("utf-8", errors="replace")  # teeth: it was not written as UTF-8
+
+
+def test_an_argument_that_the_locale_cannot_read_is_one_line(model_folder):
+    command = [sys.executable, "-m", "energylm", "lm", "sample", str(model_folder), "--prompt", "M\u00fcnchen"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | LOCALES[2], check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith("holds bytes that are not ascii; set PYTHONUTF8=1 if they are UTF-8\n")
 
 
 def test_an_unknown_config_key_names_its_neighbour(tmp_path):

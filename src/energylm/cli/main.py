@@ -3,7 +3,10 @@
 A user's mistake is one line on stderr and exit code 2; never a traceback.
 """
 
+import codecs
 import errno
+import io
+import json
 import os
 import sys
 from typing import Annotated
@@ -37,9 +40,10 @@ from energylm.cli import (
     study,
 )
 from energylm.cli.waiting import set_waiting
-from energylm.errors import EnergyLMError
+from energylm.errors import ConfigError, EnergyLMError
 
 INTERRUPTED = 130  # the exit code that Typer gives to Ctrl-C
+STDERR = 2  # its file descriptor
 
 app = typer.Typer(
     name="energylm",
@@ -93,8 +97,10 @@ app.command("bench")(bench.bench)
 
 
 def main() -> None:
+    _prepare_streams()
     set_waiting()
     try:
+        _refuse_unreadable_arguments()
         app()
     except EnergyLMError as error:
         _leave(str(error), error.exit_code)
@@ -106,14 +112,45 @@ def main() -> None:
         raise
     except SystemExit as leaving:
         if leaving.code == INTERRUPTED:
-            _leave("interrupted; what was finished is kept, run the same command to continue", INTERRUPTED)
+            _leave("; ".join(["interrupted", *_notes(leaving)]), INTERRUPTED)
         _flush_stdout()
         raise
 
 
 def _leave(message: str, exit_code: int) -> None:
+    _flush_stdout()
     print(f"energylm: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(exit_code)
+
+
+def _notes(error: BaseException | None) -> list[str]:
+    """What was noted on an exception or on those it came from."""
+    notes = []
+    while error is not None:
+        notes += getattr(error, "__notes__", [])
+        error = error.__cause__ or error.__context__
+    return list(dict.fromkeys(notes))
+
+
+def _prepare_streams() -> None:
+    """Three open streams, of which stdout can write any text, whatever the locale."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:  # closed: `>&-`
+        pass
+    os.close(descriptor)
+    sys.stdin, sys.stdout, sys.stderr = sys.stdin or open(0), sys.stdout or open(1, "w"), sys.stderr or open(2, "w")
+    codecs.register_error("json", lambda error: (json.dumps(error.object[error.start : error.end])[1:-1], error.end))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        sys.stdout.reconfigure(errors="json")  # as JSON writes them: what is inside a string stays what it is
+
+
+def _refuse_unreadable_arguments() -> None:
+    """Bytes that the locale cannot read arrive as lone surrogates, which no model and no JSON file takes."""
+    for argument in sys.argv[1:]:
+        if any("\udc80" <= letter <= "\udcff" for letter in argument):
+            raise ConfigError(
+                f"argument {argument!r} holds bytes that are not {sys.getfilesystemencoding()}; set PYTHONUTF8=1 if "
+                "they are UTF-8"
+            )
 
 
 def _flush_stdout() -> None:

@@ -33,7 +33,7 @@ from energylm.data.splits import SPLITS
 from energylm.errors import ModelError
 from energylm.evaluation.joint_report import joint_sections
 from energylm.tables import Table
-from energylm.files import read_json, write_json
+from energylm.files import interrupts_say_it_is_kept, read_json, write_json
 from energylm.pipelines.build_corpus import build_corpus
 from energylm.pipelines.get_model import get_model
 from energylm.pipelines.joint_model import load_joint
@@ -75,6 +75,7 @@ class Demo:
     perplexity: PerplexityRun
 
 
+@interrupts_say_it_is_kept()
 def run_demo(config: DemoConfig, *, output: Path) -> Demo:
     """Make the demo in the folder `output`, or finish it."""
     corpus_folder, negatives_folder = output / "corpus", output / "negatives"

@@ -12,7 +12,7 @@ from typing import Any
 
 from energylm.config.grid import GridConfig
 from energylm.evaluation.grid_report import grid_sections
-from energylm.files import read_json
+from energylm.files import interrupts_say_it_is_kept, read_json
 from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.grid_steps import GRID, expand_grid
 from energylm.pipelines.steps import PlannedStep, describe_steps, make_steps, plan_steps, steps_section
@@ -57,6 +57,7 @@ def plan_grid(config: GridConfig, *, store: ArtefactStore | None = None) -> Grid
     return GridPlan(plan_steps(expand_grid(GRID, config), [GRID], store=store or ArtefactStore()))
 
 
+@interrupts_say_it_is_kept()
 def run_grid(config: GridConfig, *, output: Path, store: ArtefactStore | None = None) -> GridRun:
     """Fill all cells and write the report into the folder `output`."""
     store = store or ArtefactStore()

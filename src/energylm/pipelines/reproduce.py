@@ -31,6 +31,7 @@ from energylm.config.recipe import (
 from energylm.errors import ConfigError
 from energylm.evaluation.claims import Judged, check_predicate, claims_table, judge, paths
 from energylm.evaluation.grid_report import grid_sections
+from energylm.files import interrupts_say_it_is_kept
 from energylm.tables import Table
 from energylm.jobs.artefacts import Artefact, ArtefactStore
 from energylm.pipelines.grid_steps import GRID, expand_grid
@@ -124,6 +125,7 @@ def _grid_config(step: StepConfig, name: str, members: Mapping[str, StepConfig],
     return GridConfig.checked(values, origin=f"step {name!r}").on(list(members))
 
 
+@interrupts_say_it_is_kept()
 def reproduce(
     name: str,
     *,
