@@ -59,7 +59,8 @@ def perplexity(
 ) -> None:
     """Measure a language model, its joint model with an energy, and baselines on the same tokens, in one table.
 
-    The joint model's perplexity is an interval, beside it the certified perplexity of what `energylm generate` writes.
+    The joint model's perplexity is an interval. Beside it stands the certified perplexity of text that is drawn with as
+    many samples: an upper bound in expectation, and as its upper end one with 95 % confidence, for these texts.
     Windows are measured in blocks; with --output finished blocks are kept, and a killed run goes on when run again.
 
     Examples:
