@@ -2,9 +2,14 @@
 
     q(v) ∝ exp(l_v / τ) · 1[v among the k likeliest] · 1[v in the smallest set of likeliest with mass ≥ p]
 
+Among equally likely tokens the smaller id is the likelier, so exactly k are kept, and always the same. A mass within
+one millionth of p has reached it: 8 of 20 equal tokens hold 0.4, whatever the rounding of their sum.
+
 The k likeliest tokens lie in the k blocks with the largest maxima, so `top_k` looks for blocks first and sorts only the
-k·64 logits inside them: the same answer as `torch.topk` at a fraction of its cost. Exactly k tokens are kept, even
-where others tie with the last.
+k·64 logits inside them, which `torch.topk` does at a fraction of the cost of a whole row. That leaves open which of
+equals come first; one more logit shows whether there are any, and only rows that have some are put in order by id.
+
+Relations  `testing.proposals` states the same rule in plain Python; the two share no code, so each checks the other.
 """
 
 import torch
@@ -12,8 +17,10 @@ from torch import Tensor
 
 from energylm.config.sampling import Truncation
 from energylm.numerics.blocks import BLOCK, as_blocks
+from energylm.numerics.categorical import log_sum_exp
 
 NUCLEUS_GUESS = 512  # candidates tried before a nucleus is sought in the whole vocabulary
+MASS_TOLERANCE = 1e-6  # of a nucleus, relative to p: what float32 sums of probabilities may lack
 
 
 def candidates(logits_RV: Tensor, truncation: Truncation) -> tuple[Tensor, Tensor | None]:
@@ -23,20 +30,31 @@ def candidates(logits_RV: Tensor, truncation: Truncation) -> tuple[Tensor, Tenso
         return (scaled_RV, None) if truncation.top_k is None else top_k(scaled_RV, truncation.top_k)
     if truncation.top_k is not None:
         kept_RK, ids_RK = top_k(scaled_RV, truncation.top_k)
-        return _nucleus(kept_RK, kept_RK.logsumexp(-1, keepdim=True), truncation.top_p)[0], ids_RK
-    log_total_R1 = scaled_RV.logsumexp(-1, keepdim=True)
+        return _nucleus(kept_RK, kept_RK.double().logsumexp(-1, keepdim=True), truncation.top_p)[0], ids_RK
     kept_RK, ids_RK = top_k(scaled_RV, NUCLEUS_GUESS)
+    log_total_R1 = log_sum_exp(scaled_RV, kept_RK[:, :1])[:, None]
     nucleus_RK, complete = _nucleus(kept_RK, log_total_R1, truncation.top_p)
     if not complete:
-        kept_RK, ids_RK = scaled_RV.sort(-1, descending=True)
+        kept_RK, ids_RK = scaled_RV.sort(dim=-1, descending=True, stable=True)
         nucleus_RK, _ = _nucleus(kept_RK, log_total_R1, truncation.top_p)
     return nucleus_RK, ids_RK
 
 
 def top_k(logits_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest logits of each row, in descending order, and their ids."""
+    """The k largest logits of each row, in descending order, and their ids; of equals the smaller id comes first."""
+    k = min(k, logits_RV.shape[1])
+    values_RK, ids_RK = _largest(logits_RV, min(k + 1, logits_RV.shape[1]))
+    equal_RK = (values_RK[:, 1:] == values_RK[:, :-1]) & (values_RK[:, 1:] > float("-inf"))
+    values_RK, ids_RK = values_RK[:, :k], ids_RK[:, :k]
+    rows_E = (equal_RK.any(1) & ~values_RK[:, 0].isnan()).nonzero()[:, 0]  # NaN, which has no order, comes first
+    if len(rows_E):
+        ids_RK[rows_E] = _ids_in_order(logits_RV[rows_E], values_RK[rows_E, -1:], k)
+    return values_RK, ids_RK
+
+
+def _largest(logits_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest logits of each row, in descending order, and the ids of k tokens that have them."""
     rows, vocabulary = logits_RV.shape
-    k = min(k, vocabulary)
     if k * BLOCK >= vocabulary // 2:
         return logits_RV.topk(k)
     logits_RMB = as_blocks(logits_RV, fill=float("-inf"))
@@ -47,10 +65,20 @@ def top_k(logits_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values_RK, ids_RK
 
 
+def _ids_in_order(logits_RV: Tensor, least_R1: Tensor, k: int) -> Tensor:
+    """(R, K) ids of the k largest logits, `least_R1` the last of them; descending, of equals the smaller id first."""
+    above_RV, equal_RV = logits_RV > least_R1, logits_RV == least_R1
+    places_left_R1 = k - above_RV.sum(-1, keepdim=True)
+    kept_RV = above_RV | (equal_RV & (equal_RV.cumsum(-1) <= places_left_R1))
+    ids_RK = kept_RV.nonzero()[:, 1].view(-1, k)
+    return ids_RK.gather(1, logits_RV.gather(1, ids_RK).argsort(dim=-1, descending=True, stable=True))
+
+
 def _nucleus(descending_RK: Tensor, log_total_R1: Tensor, top_p: float) -> tuple[Tensor, bool]:
     """−inf for tokens whose predecessors already hold `top_p`; whether the candidates given held the whole nucleus."""
-    probability_RK = (descending_RK - log_total_R1).double().exp()
+    enough = top_p * (1 - MASS_TOLERANCE)
+    probability_RK = (descending_RK.double() - log_total_R1).exp()
     cumulative_RK = probability_RK.cumsum(-1)
-    outside_RK = cumulative_RK - probability_RK >= top_p
-    complete = bool((cumulative_RK[:, -1] >= top_p).all())
+    outside_RK = cumulative_RK - probability_RK >= enough
+    complete = bool((cumulative_RK[:, -1] >= enough).all())
     return descending_RK.masked_fill(outside_RK, float("-inf")), complete
