@@ -76,6 +76,7 @@ def test_places_are_repetitions_and_an_energy_of_zero_changes_nothing(folders, c
         assert {row["model"] for row in marked} == {"base", "joint"}
     written = found.to_json()
     assert written["base_mean"] == pytest.approx(0.25, abs=0.01) and written["places"] == 3
+    assert written["warning"] is None  # an energy that tells nothing of its training
     assert {"context", "model", "rank", "text", "probability", "repeats"} <= set(written["rows"][0])
 
 

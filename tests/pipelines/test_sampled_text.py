@@ -84,3 +84,14 @@ def test_nothing_to_write_is_refused(model_folder, zero_energy, corpus_folder):
         SampledTextConfig.checked(
             config(model_folder, zero_energy, corpus_folder).model_dump() | {"prefix": 20}, origin="here"
         )
+
+
+def test_an_energy_of_another_model_and_of_shorter_windows_is_told(model_folder, zero_energy, corpus_folder, tmp_path):
+    """The step's result carries what the joint model knows; teeth: with an energy that tells nothing it is silent."""
+    energy = EnergyModel.from_pretrained(zero_energy)
+    negatives = {"truncation": {}, "length": 12}
+    energy.provenance["sources"] = [{"generator": {"name": "other", "sha256": "0" * 64}, "negatives": negatives}]
+    energy.save_pretrained(tmp_path / "doubtful")
+    told = compare_sampled_text(config(model_folder, tmp_path / "doubtful", corpus_folder)).to_json()["warning"]
+    assert "trained against other (weights 000000000000)" in told and "windows of 12 tokens and reads up to 20" in told
+    assert compare_sampled_text(config(model_folder, zero_energy, corpus_folder)).to_json()["warning"] is None

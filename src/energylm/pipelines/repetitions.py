@@ -33,6 +33,7 @@ class Repetition:
 class Repetitions:
     found: list[Repetition]
     convention: str
+    warning: str | None  # what is known against the joint model
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,6 +42,7 @@ class Repetitions:
             "joint_mean": statistics.mean(place.joint_probability for place in self.found),
             "places": len(self.found),
             "convention": self.convention,
+            "warning": self.warning,
         }
 
 
@@ -77,6 +79,7 @@ def repetition_tables(config: RepetitionsConfig) -> Repetitions:
         found,
         convention=f"probabilities among the {config.keep} tokens kept of {config.candidates} candidates, {config.n:,} "
         f"completions each; a word repeats itself if it stood among the {config.within} tokens before",
+        warning=work.joint.caution(config.length),
     )
 
 

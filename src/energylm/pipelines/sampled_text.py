@@ -27,6 +27,7 @@ class SampledText:
     tokens: int  # of each body of text
     median_ess: float  # of the candidates of a joint sample
     convention: str
+    warning: str | None  # what is known against the joint model
 
     def to_json(self) -> dict[str, Any]:
         lists = {name: list(found.values()) for name, found in self.unique.items()}
@@ -43,6 +44,7 @@ class SampledText:
             "tokens": self.tokens,
             "ess": self.median_ess,
             "convention": self.convention,
+            "warning": self.warning,
         }
 
 
@@ -84,4 +86,5 @@ def compare_sampled_text(config: SampledTextConfig) -> SampledText:
         convention=f"{len(contexts)} contexts of {config.prefix} tokens, {work.new_tokens} new tokens each, not "
         f"truncated; joint samples kept of {config.n:,}; log Z midway between the estimates of theorem 2 from as many "
         "others; log-probabilities in nats",
+        warning=work.joint.caution(config.length),
     )
