@@ -158,4 +158,5 @@ def joint_perplexity(
 def joined(parts: Sequence[LogPartition]) -> LogPartition:
     """Estimates of several blocks of contexts, from equally many samples, as one."""
     (n,) = {part.n for part in parts}
-    return LogPartition(**{name: torch.cat([getattr(part, name) for part in parts]) for name in COLUMNS}, n=n)
+    columns: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in COLUMNS}
+    return LogPartition(**columns, n=n)

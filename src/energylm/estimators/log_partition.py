@@ -78,7 +78,7 @@ class LogPartition:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "LogPartition":
         """What `to_json` wrote, to the last digit."""
-        columns = {name: torch.tensor(record[name], dtype=torch.float64) for name in COLUMNS}
+        columns: dict[str, Any] = {name: torch.tensor(record[name], dtype=torch.float64) for name in COLUMNS}
         return cls(**columns, n=record["n"])
 
 
