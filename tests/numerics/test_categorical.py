@@ -7,6 +7,7 @@ function of u, so the whole map can be checked without sampling.
 import pytest
 import torch
 
+from energylm.errors import ModelError
 from energylm.numerics.categorical import draw_categorical
 
 GRID = 20_000
@@ -52,3 +53,18 @@ def test_large_logits_do_not_overflow():
     logits = torch.tensor([[1e4, 1e4 - 1.0, -1e4]])
     _, log_prob = draw_categorical(logits, torch.tensor([0.0], dtype=torch.float64))
     assert log_prob.item() == pytest.approx(-torch.tensor(1 + torch.e**-1).log().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("vocabulary", [3, 200])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
+def test_logits_that_give_no_distribution_are_one_line(vocabulary, bad):
+    """Row 1 holds NaN or +inf, or nothing but -inf: there is no softmax of it. Its neighbours alone are drawn from."""
+    logits = torch.zeros(3, vocabulary)
+    logits[:, 0] = float("-inf")
+    uniform = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    assert (draw_categorical(logits, uniform)[0] > 0).all()
+    logits[1] = float("-inf") if bad is None else logits[1]
+    logits[1, -1] = float("-inf") if bad is None else bad
+    assert logits[1].softmax(-1).isnan().any()
+    with pytest.raises(ModelError, match="1 of 3 rows of logits hold NaN or infinity, or leave no token to draw"):
+        draw_categorical(logits, uniform)

@@ -32,6 +32,7 @@ from energylm.bundles.encoder_folder import load_encoder
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import (
     check_files,
+    check_finite,
     check_vocabularies,
     new_model_folder,
     quiet_transformers,
@@ -206,6 +207,7 @@ class ClozeModel:
 def _load_electric(folder: Path, device: torch.device) -> TokenEnergy:
     energy = TokenEnergy(load_encoder(folder, device=device))
     energy.head.load_state_dict(load_file(folder / HEAD_FILE))
+    check_finite(energy.head, folder / HEAD_FILE)
     return energy
 
 
@@ -235,4 +237,5 @@ def _load_network(network_class: type[PreTrainedModel], folder: Path, device: to
         raise ModelError(f"{folder} cannot be loaded as {what} ({reason:.200}); make it again") from None
     if loading["missing_keys"]:
         raise ModelError(f"{folder} lacks {min(loading['missing_keys'])}; make it again")
+    check_finite(network, folder)
     return network.to(device)

@@ -17,9 +17,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
+from energylm.bundles.known_models import model_of_run
 from energylm.bundles.masked_language_model import CONDITIONAL_KIND, MaskedLanguageModel
 from energylm.bundles.model_folder import (
     check_files,
+    check_finite,
     new_model_folder,
     quiet_transformers,
     read_manifest,
@@ -61,7 +63,7 @@ class ConditionalMaskedModel:
     @classmethod
     def from_pretrained(cls, folder: Path | str, *, device: torch.device | str | None = None) -> Self:
         """`device` is a GPU where there is one."""
-        folder = Path(folder).expanduser()
+        folder = model_of_run(folder)
         if not folder.is_dir():
             raise ModelError(f"{folder} is no folder; give the model folder of an `energylm pretrain cmlm` run")
         check_files(folder)
@@ -74,6 +76,7 @@ class ConditionalMaskedModel:
         cmlm.register()
         with quiet_transformers():
             network = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+        check_finite(network, folder)
         return cls(
             network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(),
             load_tokenizer(folder),

@@ -1,16 +1,23 @@
-"""An encoder out of a model folder or the hub: the network below any output layer, in float32 and evaluation mode."""
+"""An encoder out of a model folder or the hub: the network below any output layer, in float32 and evaluation mode.
+
+That a language model's output layer is left out goes without saying; that a classifier's trained one is, is said.
+"""
 
 import inspect
+import re
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from energylm.bundles.model_folder import check_files, quiet_transformers
+from energylm.bundles.model_folder import check_files, check_finite, quiet_transformers
 from energylm.energies import bilstm, linear
 from energylm.errors import ModelError
 from energylm.models import two_tower
+from energylm.progress import say
+
+_CLASSIFIER = re.compile(r"For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)$")
 
 
 def load_encoder(location: Path | str, *, device: torch.device) -> PreTrainedModel:
@@ -41,6 +48,13 @@ def load_encoder(location: Path | str, *, device: torch.device) -> PreTrainedMod
         raise ModelError(f"{str(location)!r} is an encoder-decoder ({config.model_type}); give a model of one stack")
     if loading["missing_keys"]:
         raise ModelError(f"{str(location)!r} lacks {min(loading['missing_keys'])}, so it is no whole encoder")
+    check_finite(encoder, location)
+    if any(map(_CLASSIFIER.search, config.architectures or ())) and loading["unexpected_keys"]:
+        say(
+            f"energylm: {location} is a {config.architectures[0]}; its trained output layer "
+            f"({', '.join(sorted(loading['unexpected_keys']))}) is left out, and a new one with random weights takes "
+            "its place: train it before you use it"
+        )
     return encoder.to(device).eval()
 
 

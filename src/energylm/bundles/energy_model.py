@@ -22,12 +22,14 @@ from energylm.bundles import energy_reading
 from energylm.bundles.encoder_folder import load_encoder
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import (
+    check_finite,
     check_vocabularies,
     new_model_folder,
     quiet_transformers,
     read_manifest,
     write_manifest,
 )
+from energylm.bundles.text_codec import text_list
 from energylm.bundles.text_reading import TextReader
 from energylm.config.energy import KIND_WORDS, REFUSE, TEXT, TOKENS, EnergyKind, LongTexts, Pooling, Reads
 from energylm.config.models import RIGHT_TO_LEFT
@@ -115,6 +117,7 @@ class EnergyModel:
         encoder = load_encoder(location, device=_device(device))
         network = PooledEnergy(encoder, kind=manifest["energy_kind"], pooling=manifest["pooling"])
         network.head.load_state_dict(load_file(location / HEAD_FILE))
+        check_finite(network.head, location / HEAD_FILE)
         return cls(
             network.eval(),
             load_tokenizer(location),
@@ -166,7 +169,7 @@ class EnergyModel:
     def encode_texts(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]:
         """The right-padded ids (B, T) and lengths (B,) that `text_energies` reads. An empty text is refused, unless it
         `may_be_empty`, as what a model writes: it is then read as the end-of-sequence token alone."""
-        return self._reader.read(texts, may_be_empty=may_be_empty)
+        return self._reader.read(text_list(texts), may_be_empty=may_be_empty)
 
     def _calibrated(self, raw: Tensor) -> Tensor:
         energies = self.scale * raw + self.shift

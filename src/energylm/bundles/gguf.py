@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from energylm.bundles.model_folder import quiet_transformers
+from energylm.bundles.model_folder import check_finite, quiet_transformers
 from energylm.errors import ModelError
 
 
@@ -25,6 +25,7 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
             f"{path} cannot be read as a GGUF causal language model ({reason:.200}); download it again, or give a "
             "safetensors folder"
         ) from None
+    check_finite(marked, path)
     config = copy.deepcopy(marked.config)
     del config.quantization_config
     network = type(marked)(config)

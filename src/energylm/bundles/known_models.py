@@ -86,9 +86,7 @@ def locate(path_or_name: str | Path) -> Path | str:
 
     Only OWNER/NAME is looked up on the hub, and not if OWNER is a folder here: a misspelt path is an error at once.
     """
-    path, name = Path(path_or_name).expanduser(), str(path_or_name)
-    if path.is_dir() and not _is_model(path) and _is_model(path / RUN_MODEL):
-        return path / RUN_MODEL
+    path, name = model_of_run(path_or_name), str(path_or_name)
     if path.is_dir() or path.is_file():
         return path
     if name in KNOWN_MODELS:
@@ -102,6 +100,12 @@ def locate(path_or_name: str | Path) -> Path | str:
         )
     _ask_hub(name)
     return name
+
+
+def model_of_run(path: str | Path) -> Path:
+    """The model of a training run, if `path` is the folder of one; else the path as it is."""
+    path = Path(path).expanduser()
+    return path / RUN_MODEL if _is_model(path / RUN_MODEL) and not _is_model(path) else path
 
 
 def _is_model(folder: Path) -> bool:

@@ -73,7 +73,7 @@ class LanguageModel:
         path_or_name: str | Path,
         *,
         device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
     ) -> Self:
         """A model from a folder, a GGUF file (converted once), a known name, or the hub.
 
@@ -167,7 +167,10 @@ class LanguageModel:
         )
 
     def token_log_probs(self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int = 0) -> Tensor:
-        return self.model.token_log_probs(tokens_BT, lengths_B, first=first)
+        log_prob_BT = self.model.token_log_probs(tokens_BT, lengths_B, first=first)
+        if log_prob_BT.isnan().any():
+            raise ModelError(f"{self.name} gives NaN for a token; its weights are damaged or overflow: give another")
+        return log_prob_BT
 
     def decoder(self) -> Decoder:
         return self.model.decoder()

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from energylm.bundles import energy_model
 from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import new_model_folder, read_manifest, write_manifest
+from energylm.bundles.text_codec import text_list
 from energylm.config.energy import TOKENS, Reads
 from energylm.energies.log_likelihood import LikelihoodRule, fit_rule
 from energylm.errors import DataError, ModelError
@@ -62,7 +63,7 @@ class LogLikelihoodEnergy:
 
     def encode_texts(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """The right-padded ids (B, T) and lengths (B,) that `text_energies` reads."""
-        rows = [torch.tensor(self.lm.encode(text), dtype=torch.int64) for text in texts]
+        rows = [torch.tensor(self.lm.encode(text), dtype=torch.int64) for text in text_list(texts)]
         if not rows:
             return torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
@@ -88,18 +89,18 @@ class LogLikelihoodEnergy:
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
         """The energy that `save_pretrained` wrote."""
-        folder = Path(folder).expanduser()
-        manifest = read_manifest(folder)
+        location = locate(folder)
+        manifest = read_manifest(location) if isinstance(location, Path) else {}
         if manifest.get("kind") != KIND:
             raise ModelError(f"{folder} holds no log-likelihood energy; give a folder that save_pretrained wrote")
         rule = LikelihoodRule(sign=manifest["sign"], threshold=manifest["threshold"])
-        lm = LanguageModel.from_pretrained(folder / LM_FOLDER, device=device)
+        lm = LanguageModel.from_pretrained(location / LM_FOLDER, device=device)
         return cls(lm, rule, provenance=manifest["provenance"])
 
 
 def load_energy(folder: str | Path, *, device: torch.device | str | None = None) -> EnergyModel | LogLikelihoodEnergy:
     """Whatever energy lies in `folder`."""
-    place = Path(folder).expanduser()
-    kind = read_manifest(place).get("kind", energy_model.KIND) if place.is_dir() else energy_model.KIND
+    location = locate(folder)
+    kind = read_manifest(location).get("kind") if isinstance(location, Path) and location.is_dir() else None
     loader = LogLikelihoodEnergy if kind == KIND else EnergyModel
     return loader.from_pretrained(folder, device=device)

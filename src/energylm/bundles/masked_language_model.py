@@ -22,6 +22,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import (
     check_files,
+    check_finite,
     check_vocabularies,
     new_model_folder,
     quiet_transformers,
@@ -167,6 +168,7 @@ def _load(location: Path | str) -> PreTrainedModel:
             f"{str(location)!r} lacks {min(loading['missing_keys'])}, so it is no whole masked language model; "
             "give one that was saved with its output layer"
         )
+    check_finite(network, location)
     return network
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
@@ -56,13 +57,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def load_network(location: Path | str, *, device: torch.device, dtype: torch.dtype | None) -> PreTrainedModel:
+def load_network(location: Path | str, *, device: torch.device, dtype: torch.dtype | str | None) -> PreTrainedModel:
     """A causal network in evaluation mode from a folder or from the hub; anything less is an error that says why."""
     gated_convolution.register()
     ralm.register()
-    if device.type == "cpu" and dtype in (torch.float16, torch.bfloat16):
-        # A hundred times slower than float32, and an illegal instruction on some machines.
-        raise ModelError(f"{dtype} came for a CPU, which needs torch.float32; leave dtype out, or use a GPU")
+    wanted = _dtype(dtype, device)
     if isinstance(location, Path):
         check_files(location)
     try:
@@ -71,7 +70,7 @@ def load_network(location: Path | str, *, device: torch.device, dtype: torch.dty
             network, loading = AutoModelForCausalLM.from_pretrained(
                 location,
                 config=config,
-                dtype=dtype or (torch.float32 if device.type == "cpu" else "auto"),
+                dtype=wanted or "auto",
                 use_safetensors=True,
                 output_loading_info=True,
             )
@@ -85,7 +84,45 @@ def load_network(location: Path | str, *, device: torch.device, dtype: torch.dty
     if loading["missing_keys"] or masked:
         why = f"is a masked model ({', '.join(masked)})" if masked else f"lacks {min(loading['missing_keys'])}"
         raise ModelError(f"{str(location)!r} {why}, so it is no causal language model; give another model")
+    check_finite(network, location)
     return network.to(device).eval()
+
+
+def check_finite(network: nn.Module, location: Path | str) -> None:
+    """Refuse weights that hold NaN or infinity: every number that comes of them would be NaN, too."""
+    for name, weight in network.named_parameters():
+        if weight.detach().sum().isfinite():  # a sum tells in one pass; of large weights it may overflow by itself
+            continue
+        if bad := int((~weight.isfinite()).sum()):
+            raise ModelError(
+                f"{_file_of(name, location)}: {bad:,} of the {weight.numel():,} numbers in {name} are NaN or infinite, "
+                "so its training diverged or the file is damaged; make the model again, or give another"
+            )
+
+
+def _file_of(name: str, location: Path | str) -> Path | str:
+    """The weight file in `location` that holds a network's tensor `name`; files may leave a prefix out or add one, so
+    the one that has most of the name."""
+    shared: dict[Path | str, int] = {location: 0}
+    for file in sorted(location.glob("*.safetensors")) if isinstance(location, Path) else ():
+        with safe_open(file, framework="pt") as opened:
+            for key in opened.keys():
+                if f".{key}".endswith(f".{name}") or f".{name}".endswith(f".{key}"):
+                    shared[file] = max(shared.get(file, 0), min(len(key), len(name)))
+    return max(shared, key=lambda file: shared[file])
+
+
+def _dtype(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype | None:
+    """The dtype that was asked for, by itself or by its name; None, where nothing was, on all but a CPU."""
+    named = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
+    if named is None:
+        return torch.float32 if device.type == "cpu" else None
+    if not isinstance(named, torch.dtype) or not named.is_floating_point:
+        raise ModelError(f"dtype {dtype!r} is no type of weights; give e.g. 'float32' or 'bfloat16', or leave it out")
+    if device.type == "cpu" and named not in (torch.float32, torch.float64):
+        # A hundred times slower than float32, and an illegal instruction on some machines.
+        raise ModelError(f"{named} came for a CPU, which needs torch.float32; leave dtype out, or use a GPU")
+    return named
 
 
 def boundary_tokens(tokenizer: PreTrainedTokenizerFast, network: PreTrainedModel) -> tuple[int | None, int | None]:
@@ -108,6 +145,10 @@ def check_vocabularies(name: str, *, tokenizer: int, network: int) -> None:
 
 def check_files(folder: Path) -> None:
     if not (folder / "config.json").is_file():
+        if (folder / "checkpoints").is_dir():
+            raise ModelError(
+                f"{folder} is a training run without a model: it is not finished; run the same command again"
+            )
         raise ModelError(
             f"{folder} holds no config.json, so it is no model folder; give one that save_pretrained wrote"
         )

@@ -8,6 +8,7 @@ The numbers do not depend on what else is scored in the same call (up to roundin
 in windows that overlap by half, each token scored once, and this is said; or refused, on request.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
@@ -16,8 +17,9 @@ import torch
 
 from energylm.bundles.scorer_kind import CAUSAL, MASKED, check_method, kind_of
 from energylm.bundles.scorer_text import Reading, TextScore, Window, each_alone, recased, text_score, windows
+from energylm.bundles.text_codec import text_list
 from energylm.config.score import WINDOWS, Casing, Method, Normalise, ScorerConfig
-from energylm.errors import DataError
+from energylm.errors import DataError, ModelError
 from energylm.progress import say
 
 NAMED_LONG_TEXTS = 5  # in one message
@@ -98,15 +100,14 @@ class Scorer:
 
     def token_scores(self, texts: Sequence[str], *, names: Sequence[str] | None = None) -> list[TextScore]:
         """Scores by token and word. `names` are what messages call the texts, "text 1", "text 2" … by default."""
-        if isinstance(texts, str):
-            raise DataError("one string came where a list of texts is scored; give [text]")
-        return [found for (found,) in self.list_scores([[text] for text in texts], names=names, alike=False)]
+        return [found for (found,) in self.list_scores([[text] for text in text_list(texts)], names=names, alike=False)]
 
     def list_scores(
         self, lists: Sequence[Sequence[str]], *, names: Sequence[str] | None = None, alike: bool = True
     ) -> list[list[TextScore]]:
         """Scores of lists of texts. The members of a list that are `alike` (hypotheses of one utterance) may be read
         together, which is faster for causal models and gives the same numbers."""
+        lists = [text_list(texts) for texts in lists]
         names = names or [f"text {number}" for number in range(1, len(lists) + 1)]
         readings = [[self.reader.read(recased(text, self.casing)) for text in texts] for texts in lists]
         self._check(readings, names)
@@ -117,6 +118,9 @@ class Scorer:
             for both in zip(readings, cuts, strict=True)
         ]
         values = self.reader.list_scores(pieces) if alike else each_alone(self.reader.token_scores, pieces)
+        for name, of_list in zip(names, values, strict=True):
+            if any(math.isnan(score) for scores in of_list for score in scores):
+                raise ModelError(f"{self.name} gives NaN for {name}; its weights are damaged or overflow: give another")
         return [_joined(*of_list) for of_list in zip(lists, readings, cuts, values, strict=True)]
 
     def _check(self, readings: Sequence[Sequence[Reading]], names: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from energylm.config.score import Casing, Normalise, Per
+from energylm.errors import ConfigError
 
 NO_WORD = -1  # an end-of-sequence token
 _WORD = re.compile(r"\S+")
@@ -147,7 +148,10 @@ class TextScore:
         return tuple(math.fsum(part) for part in parts)
 
     def normalised(self, by: Normalise) -> float:
-        return self.score / {"none": 1, "token": self.tokens, "word": len(self.words)}[by]
+        counts = {"none": 1, "token": self.tokens, "word": len(self.words)}
+        if by not in counts:
+            raise ConfigError(f"normalise {by!r} came, expected one of {', '.join(counts)}")
+        return self.score / counts[by]
 
     def to_json(self, *, per: Per = "token", normalise: Normalise = "none") -> dict[str, Any]:
         row: dict[str, Any] = {

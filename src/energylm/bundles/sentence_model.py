@@ -19,6 +19,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedTokenizer
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import (
     check_files,
+    check_finite,
     new_model_folder,
     quiet_transformers,
     read_manifest,
@@ -102,6 +103,7 @@ class SentenceModel:
         sequence_classifier.register()
         with quiet_transformers():
             network = AutoModelForSequenceClassification.from_pretrained(location, use_safetensors=True)
+        check_finite(network, location)
         return cls(
             network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(),
             load_tokenizer(location),

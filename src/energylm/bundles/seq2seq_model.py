@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
+from energylm.bundles.known_models import model_of_run
 from energylm.bundles.model_folder import (
     check_files,
+    check_finite,
     new_model_folder,
     quiet_transformers,
     read_manifest,
@@ -54,7 +56,7 @@ class Seq2SeqModel:
 
     @classmethod
     def from_pretrained(cls, folder: Path | str, *, device: torch.device | str = "cpu") -> Self:
-        folder = Path(folder).expanduser()
+        folder = model_of_run(folder)
         if not folder.is_dir():
             raise ModelError(f"{folder} is no folder; give the model folder of an `energylm seq2seq train` run")
         check_files(folder)
@@ -64,6 +66,7 @@ class Seq2SeqModel:
         lstm_seq2seq.register()
         with quiet_transformers():
             network = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+        check_finite(network, folder)
         return cls(
             network.to(device).eval(),
             load_tokenizer(folder),

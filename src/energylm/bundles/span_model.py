@@ -21,6 +21,7 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerFast
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import (
     check_files,
+    check_finite,
     new_model_folder,
     quiet_transformers,
     read_manifest,
@@ -94,6 +95,7 @@ class SpanModel:
         span_predictor.register()
         with quiet_transformers():
             network = AutoModelForQuestionAnswering.from_pretrained(location, use_safetensors=True)
+        check_finite(network, location)
         return cls(
             network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(),
             load_tokenizer(location),

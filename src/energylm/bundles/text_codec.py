@@ -4,7 +4,9 @@ A string is the beginning of a document: the start token is read before it. A li
 is read first stands on the left for a left-to-right model and on the right for a right-to-left one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +17,9 @@ from energylm.config.models import LEFT_TO_RIGHT, Direction
 from energylm.data.tokenizer import plain_encoder
 from energylm.errors import DataError, ModelError
 
+_BYTES = bytes | bytearray | memoryview
 Text = str | Sequence[int]
-Texts = Text | Sequence[Text] | Tensor | NDArray[np.int64]  # one, several, or the rows of a matrix of ids
+Texts = Text | Iterable[Text] | Tensor | NDArray[np.int64]  # one, several, or the rows of a matrix of ids
 
 
 class TextCodec:
@@ -75,10 +78,48 @@ class TextCodec:
 
 def as_list(texts: Texts) -> list[Text]:
     """A list of texts in one form, strings or ids, whatever came."""
-    if isinstance(texts, Tensor | np.ndarray):
-        texts = texts.tolist()
-    if isinstance(texts, str) or (texts and isinstance(texts[0], int)):
+    if isinstance(texts, str):
         return [texts]
-    if len({isinstance(text, str) for text in texts}) > 1:
+    listed = _listed(texts, name="texts", expected="a string, token ids, or a list of either")
+    if listed and isinstance(listed[0], Integral):
+        listed = [listed]
+    read = [text if isinstance(text, str) else _ids(number, text) for number, text in enumerate(listed, start=1)]
+    if len({isinstance(text, str) for text in read}) > 1:
         raise DataError("strings and lists of token ids came together; pass all texts in one form")
-    return list(texts)
+    return read
+
+
+def text_list(texts: Iterable[str]) -> list[str]:
+    """Strings in whatever holds several in order (a list, a pandas Series, an array), as a list. One string would be
+    read as a text a character, so it is refused."""
+    if isinstance(texts, str):
+        raise DataError("one string came where several texts are read; give a list: [text]")
+    listed = _listed(texts, name="texts", expected="a list of strings")
+    for number, text in enumerate(listed, start=1):
+        if not isinstance(text, str):
+            raise _unreadable(text, name=f"text {number}", expected="a string")
+    return listed
+
+
+def _ids(number: int, text: Any) -> list[int]:
+    """The token ids that stand in place of a text."""
+    name, expected = f"text {number}", "a string or a list of token ids"
+    ids = _listed(text, name=name, expected=expected)
+    if not all(issubclass(kind, Integral) for kind in set(map(type, ids))):
+        raise _unreadable(text, name=name, expected=expected)
+    return list(map(int, ids))
+
+
+def _listed(values: Any, *, name: str, expected: str) -> list[Any]:
+    """What `values` holds, in its order; `bytes` would give numbers, a table the names of its columns."""
+    is_array = isinstance(values, Tensor | np.ndarray)
+    is_flat = values.ndim > 0 if is_array else getattr(values, "ndim", 1) == 1
+    if isinstance(values, _BYTES | Mapping | Set) or not isinstance(values, Iterable) or not is_flat:
+        raise _unreadable(values, name=name, expected=expected)
+    return list(values.tolist() if is_array else values)
+
+
+def _unreadable(value: Any, *, name: str, expected: str) -> DataError:
+    cure = "decode it first" if isinstance(value, _BYTES) else "mend it, or leave it out"
+    shown = " ".join(repr(value).split())
+    return DataError(f"{name}: {shown:.40} ({type(value).__name__}) came, expected {expected}; {cure}")

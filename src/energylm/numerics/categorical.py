@@ -11,6 +11,7 @@ so the search never runs off the end and never lands on a token of probability z
 import torch
 from torch import Tensor
 
+from energylm.errors import ModelError
 from energylm.numerics.blocks import BLOCK, as_blocks, block_weights
 
 
@@ -19,6 +20,11 @@ def draw_categorical(logits_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tens
     largest_R1 = logits_RV.amax(-1, keepdim=True)
     weight_RM = block_weights(logits_RV, largest_R1)
     block_R, before_R, total_R = _search(weight_RM, uniform_R)
+    if bad := int(total_R.isnan().sum()):  # a NaN or +inf among the logits, or nothing but −inf
+        raise ModelError(
+            f"{bad:,} of {len(total_R):,} rows of logits hold NaN or infinity, or leave no token to draw; the network's "
+            "weights are damaged or overflow: make it again, or give another"
+        )
     rows_R = torch.arange(logits_RV.shape[0], device=logits_RV.device)
     inside_RB = as_blocks(logits_RV, fill=float("-inf"))[rows_R, block_R]
     share_R = (uniform_R * total_R - before_R) / weight_RM[rows_R, block_R]

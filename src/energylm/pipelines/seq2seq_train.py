@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
+from energylm.bundles.known_models import model_of_run
 from energylm.bundles.model_folder import read_manifest
 from energylm.bundles.seq2seq_model import Seq2SeqModel, check_soft_beam, search
 from energylm.config.seq2seq import (
@@ -190,7 +191,7 @@ def _check_search(config: TrainSeq2SeqConfig, model: Seq2SeqModel) -> None:
 def _fingerprint(config: TrainSeq2SeqConfig) -> dict[str, Any]:
     files = {"train": config.train, "valid": config.valid}
     settings = config.model_dump(mode="json", exclude={"train", "valid", "init", "training", "objective"})
-    init = None if config.init is None else read_manifest(Path(config.init).expanduser())["weights"]
+    init = None if config.init is None else read_manifest(model_of_run(config.init))["weights"]
     return {
         **settings,
         "init": init,
