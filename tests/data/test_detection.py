@@ -82,7 +82,7 @@ def test_the_same_file_for_both_is_a_mistake(put):
         ("latin.txt", "café".encode("latin-1"), "byte 3 is not UTF-8; convert the file"),
         ("latin.jsonl", b'{"text": "a"}\n{"text": "caf\xe9"}\n', "line 2: byte 27 is not UTF-8"),
         ("latin.json", b'{"original": ["caf\xe9"], "sampled": ["b"]}', "is not UTF-8"),
-        ("utf16.txt", "text".encode("utf-16"), "byte 0 is not UTF-8"),
+        ("utf16.txt", "text".encode("utf-16"), "is in UTF-16, not UTF-8; convert it: iconv -f UTF-16"),
         ("bad.jsonl", '{"text": "a"\n', "line 1 is not JSON"),
         ("bad.json", '{"text": "a"}\n{"text": "b"}\n', "belongs into a .jsonl file"),
         ("odd.json", '{"original": ["a"], "sampled": []}', "1 originals but 0 samples"),

@@ -1,5 +1,7 @@
 """Readers give the documents that are there, and one clear line where they are not readable."""
 
+import subprocess
+
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -87,6 +89,73 @@ def test_a_hub_name_that_cannot_be_reached_is_one_line():
         read("no-such/data-set", format="hf")
 
 
+class NoRoute(Exception):
+    """As HTTP libraries raise: neither an OSError nor a ValueError."""
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_briefly(monkeypatch, tmp_path):
+    """`datasets` is not started at all, in documents and in the fingerprint, unless something was fetched before."""
+    asked, opened = [], []
+
+    def dataset_info(hub, name, *, revision, timeout):
+        asked.append((name, timeout))
+        raise NoRoute("no\nroute")
+
+    def load_dataset(*names, **options):
+        opened.append(names[0])
+        raise NoRoute("nothing\nhere")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", dataset_info)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    (source,) = open_sources(CorpusConfig(sources=("hf:some/set",)))
+    for use in (source.fingerprint, lambda: list(source.documents())):
+        asked.clear()
+        with pytest.raises(
+            DataError, match=r"^[^\n]*'some/set' cannot be opened \(it is not here, and the hub"
+        ) as caught:
+            use()
+        assert len(str(caught.value)) < 200 and asked == [("some/set", 5.0)] and not opened
+    (tmp_path / "datasets--some--set").mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(DataError, match=r"'some/set' cannot be opened \(nothing here\)"):
+        list(source.documents())
+    assert opened == ["some/set"]
+
+
+def test_a_network_that_fails_while_rows_are_read_is_one_line(monkeypatch, tmp_path):
+    class Rows:
+        column_names = ("text",)
+
+        def select_columns(self, names):
+            return self
+
+        def iter(self, *, batch_size):
+            yield {"text": ["first"]}
+            raise NoRoute("the line\nis dead")
+
+    monkeypatch.setattr("energylm.data.readers.huggingface.HuggingFaceDataset._load", lambda source: Rows())
+    (source,) = open_sources(CorpusConfig(sources=("hf:some/set",)))
+    documents = source.documents()
+    assert next(documents).pieces == ("first",)
+    with pytest.raises(DataError, match=r"'some/set' cannot be opened \(the line is dead\)"):
+        next(documents)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_damaged_parquet_file_is_one_line(tmp_path, share):
+    """Truncated it has no footer; with zeros in the middle its pages cannot be unpacked."""
+    whole = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [f"text {n * n}" for n in range(3000)]}), whole, compression="zstd")
+    content = whole.read_bytes()
+    whole.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(DataError, match=r"a\.parquet is not a readable Parquet file \([^\n]+\); make it again"):
+        read(whole)
+    hole = int(share * len(content)) // 2
+    whole.write_bytes(content[:hole] + bytes(64) + content[hole + 64 :])
+    with pytest.raises(DataError, match=r"a\.parquet is not a readable Parquet file \([^\n]+\); make it again"):
+        read(whole)
+
+
 def test_the_default_corpus_by_era():
     everything, early, modern = (
         [document.name for document in StateOfTheUnion.parse(source).documents()]
@@ -121,6 +190,51 @@ def test_a_byte_that_is_not_utf8_is_named_by_its_offset(tmp_path, monkeypatch, f
     file = put(tmp_path / "a.txt", prefix + b'\xe9t\xe9"}\n')
     with pytest.raises(DataError, match=rf"a\.txt.*byte {len(prefix)} is not UTF-8.*iconv"):
         read(file, format=form)
+
+
+CONVERTED = {
+    "utf-8": None,
+    "utf-8-sig": None,
+    "latin-1": "WINDOWS-1252",  # which holds Latin-1
+    "cp1252": "WINDOWS-1252",
+    "utf-16": "UTF-16",
+    "utf-16-le": "UTF-16LE",
+    "utf-16-be": "UTF-16BE",
+    "utf-32": "UTF-32",
+}
+
+
+@pytest.mark.parametrize("form", ["text", "lines"])
+@pytest.mark.parametrize("encoding", CONVERTED)
+def test_the_cure_for_another_encoding_works(tmp_path, form, encoding):
+    """The command that the message gives is run, in another folder and with blanks in the path: the text comes back."""
+    text = (
+        "A café, naïve; “quoted” – so.\nAnd a line.\n" if encoding == "cp1252" else "A café, naïve, so.\nAnd a line.\n"
+    )
+    file = put(tmp_path / "my texts" / "it's one.txt", text.encode(encoding))
+    if CONVERTED[encoding] is None:
+        assert [line for _, line in read(file, format="lines")] == text.splitlines()
+        return
+    with pytest.raises(DataError) as caught:
+        read(file, format=form)
+    command = str(caught.value).partition("iconv")[2]
+    assert command.startswith(f" -f {CONVERTED[encoding]} -t UTF-8 ") and "\n" not in str(caught.value)
+    subprocess.run(f"iconv{command}", shell=True, cwd=tmp_path, check=True)
+    assert (tmp_path / "fixed.txt").read_text(encoding="utf-8").removeprefix("\ufeff") == text
+
+
+def test_bytes_that_are_no_text_have_no_encoding_named(tmp_path):
+    with pytest.raises(DataError, match=r"byte 4 is not UTF-8, and there are NUL bytes: .* or no text; leave it out"):
+        read(put(tmp_path / "a.txt", b"PK\x03\x04\xff\xfe\0\0\0"))
+
+
+def test_wide_text_is_not_taken_for_utf8(tmp_path):
+    """Teeth: UTF-16 of ASCII letters decodes as UTF-8 without an error, to letters with NUL between them."""
+    content = "plain letters\n".encode("utf-16-le")
+    assert "\0" in content.decode("utf-8")
+    with pytest.raises(DataError, match="is in UTF-16LE, not UTF-8"):
+        read(put(tmp_path / "a.txt", content))
+    assert read(put(tmp_path / "b.txt", "a\0b, NUL in a text")) == [("b.txt", "a\0b, NUL in a text")]
 
 
 def test_a_character_cut_off_by_the_end_of_the_file_is_not_utf8(tmp_path):

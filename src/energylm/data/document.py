@@ -1,13 +1,16 @@
 """A document and where documents come from. Text comes in pieces, so that a file of any size is read in flat memory."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from energylm.errors import DataError
 from energylm.files import sha256_of_file
 
 LEADING_CHARACTERS = 1 << 17  # every piece of a document but its last has at least this many; its split depends on them
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +68,11 @@ class FileSource:
 
     def fingerprint(self) -> Fingerprint:
         return Fingerprint(sha256_of_file(self.path), self.path.stat().st_size)
+
+
+def guarded(items: Iterable[Item], error_of: Callable[[Exception], DataError]) -> Iterator[Item]:
+    """The items; what a library raises while it reads them becomes the error that `error_of` makes of it."""
+    try:
+        yield from items
+    except Exception as error:
+        raise error_of(error) from None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from energylm.data.document import Document, FileSource
+from energylm.data.document import Document, FileSource, guarded
 from energylm.data.readers.jsonl import nearest_field
 from energylm.errors import DataError
 
@@ -27,13 +27,13 @@ class ParquetColumn(FileSource):
             # A small buffer instead of whole row groups: writers often make the file one group.
             file = pq.ParquetFile(self.path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{self.path} is not a readable Parquet file ({error}); make it again") from None
+            raise self._unreadable(error) from None
         with file:
             names = file.schema_arrow.names
             if self.field not in names:
                 raise DataError(f"{self.path} has no column {self.field!r}; {nearest_field(self.field, names)}")
-            row = 0
-            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[self.field]):
+            row, batches = 0, file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[self.field])
+            for batch in guarded(batches, self._unreadable):  # a damaged page shows only now
                 for value in batch.column(0):
                     text = value.as_py()
                     if not isinstance(text, str):
@@ -43,3 +43,7 @@ class ParquetColumn(FileSource):
                         )
                     yield Document(f"{self.name}:{row}", (text,))
                     row += 1
+
+    def _unreadable(self, error: Exception) -> DataError:
+        reason = " ".join(str(error).split())
+        return DataError(f"{self.path} is not a readable Parquet file ({reason:.160}); make it again")
