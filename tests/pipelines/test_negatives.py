@@ -189,6 +189,29 @@ def test_a_second_run_does_nothing_damage_is_repaired_changes_are_refused(config
     assert len(Negatives.open(tmp_path)) == 10 and len(shards(tmp_path)) == 2
 
 
+def test_a_model_that_overflows_leaves_no_draft_behind(config, tmp_path, monkeypatch):
+    """NaN in the logits is one line, in the first block and in a later one; what was finished before it is kept."""
+    drawn, usual = [], negatives_worker.sample_continuations
+
+    def overflowing(decoder, contexts, **options):
+        drawn.append(contexts)
+        if len(drawn) > good:
+            raise ModelError("2 of 2 rows of logits hold NaN")
+        return usual(decoder, contexts, **options)
+
+    monkeypatch.setattr(negatives_worker, "sample_continuations", overflowing)
+    good = 0
+    with pytest.raises(ModelError, match="hold NaN"):
+        make_negatives(config(), output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    good, drawn[:] = 3, []  # a block draws once for each of the two lengths of contexts
+    with pytest.raises(ModelError, match="hold NaN"):
+        make_negatives(config(), output=tmp_path / "out")
+    assert {"draft.json", "block-00000.parquet"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    good = 1 << 30
+    assert make_negatives(config(), output=tmp_path / "out").manifest.contexts == 37
+
+
 def test_a_missing_shard_is_noticed_on_opening(config, tmp_path):
     make_negatives(config(), output=tmp_path)
     (tmp_path / "block-00001.parquet").unlink()

@@ -4,6 +4,7 @@ The order of steps leaves a folder that can be told at any moment: a new draft b
 manifest before its shards, the new manifest before the draft.
 """
 
+import shutil
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +45,16 @@ def begin_draft(manifest: NegativesManifest, folder: Path) -> None:
     for path in [*folder.glob("block-*.parquet"), *folder.glob(".block-*.tmp")]:
         if path.name not in keep:
             path.unlink()
+
+
+def abandon_draft(folder: Path) -> None:
+    """After a mistake that the next run would meet again: remove a draft that lists nothing finished, and the folder if
+    it then is empty."""
+    if read_negatives_manifest(folder, file=DRAFT_FILE).shards:
+        return
+    (folder / DRAFT_FILE).unlink()
+    if {entry.name for entry in folder.iterdir()} <= {LOCK_FILE}:
+        shutil.rmtree(folder)
 
 
 def finish_draft(manifest: NegativesManifest, folder: Path) -> None:

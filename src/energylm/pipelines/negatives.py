@@ -23,14 +23,21 @@ from energylm.config.engine import HERE, EngineConfig
 from energylm.config.negatives import NegativesConfig
 from energylm.data.affix import cut_lengths, split_affix
 from energylm.data.corpus import Corpus
-from energylm.data.negatives_draft import State, begin_draft, finish_draft, found_negatives, recorded_negatives
+from energylm.data.negatives_draft import (
+    State,
+    abandon_draft,
+    begin_draft,
+    finish_draft,
+    found_negatives,
+    recorded_negatives,
+)
 from energylm.data.negatives_manifest import DRAFT_FILE, CorpusRecord, GeneratorRecord, NegativesManifest
 from energylm.data.negatives_shards import write_shard
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.data.windows import Windows
-from energylm.errors import DataError
+from energylm.errors import DataError, EnergyLMError
 from energylm.files import disk_full_is_said, folder_lock, read_json
-from energylm.pipelines.block_engine import Pool, open_engine
+from energylm.jobs.engine import Pool, open_engine
 from energylm.pipelines.negatives_worker import ContextBlock, NegativesWorker, other_tokens
 from energylm.progress import progress, say
 
@@ -149,11 +156,15 @@ def _generate(plan: NegativesPlan, contexts: "_Contexts", pool: Pool, output: Pa
     finished = {shard.file for shard in before.shards}
     missing = [number for number in range(plan.blocks) if _shard_name(number) not in finished]
     manifest = before
-    with progress("generating", total=sum(contexts.block_tokens[n] for n in missing), unit="token") as bar:
-        for number, rows in zip(missing, pool.run(map(contexts.block, missing), progress=bar), strict=True):
-            shard = write_shard(output / _shard_name(number), rows, identity=manifest.identity)
-            manifest = manifest.with_shard(shard)
-            manifest.save(output, file=DRAFT_FILE)
+    try:
+        with progress("generating", total=sum(contexts.block_tokens[n] for n in missing), unit="token") as bar:
+            for number, rows in zip(missing, pool.run(map(contexts.block, missing), progress=bar), strict=True):
+                shard = write_shard(output / _shard_name(number), rows, identity=manifest.identity)
+                manifest = manifest.with_shard(shard)
+                manifest.save(output, file=DRAFT_FILE)
+    except EnergyLMError:
+        abandon_draft(output)
+        raise
     finish_draft(manifest, output)
     seconds = time.perf_counter() - started
     return NegativesRun(output, manifest, seconds, tokens_per_second=(manifest.tokens - before.tokens) / seconds)

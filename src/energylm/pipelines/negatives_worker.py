@@ -6,6 +6,7 @@ depend on (seed, window, copy) only.
 Relations  `negatives` cuts blocks and writes shards; `samplers.continuations` draws.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -109,5 +110,6 @@ class NegativesWorker:
 
 def other_tokens(config: NegativesConfig) -> VocabularyMismatch:
     return VocabularyMismatch(
-        f"{config.lm} reads other tokens than {config.corpus} holds; build the corpus with --tokenizer {config.lm}"
+        f"{config.lm} reads other tokens than {config.corpus} holds; build the corpus with --tokenizer "
+        f"{shlex.quote(config.lm)}"
     )
