@@ -58,6 +58,25 @@ def test_everything_in_one_table_and_one_report(config, model_folder, energy_fol
     assert json.dumps(run.to_json())
 
 
+def test_an_energy_of_shorter_windows_and_another_model_is_told(config, energy_folder, tmp_path, capsys):
+    """Trained on windows of 12 tokens, measured on 16. Teeth: on 12 the length is no ground for doubt."""
+    energy = EnergyModel.from_pretrained(energy_folder)
+    negatives = {"truncation": {}, "length": 12}
+    energy.provenance["sources"] = [{"generator": {"name": "other", "sha256": "0" * 64}, "negatives": negatives}]
+    energy.save_pretrained(tmp_path / "energy")
+    run = run_perplexity(config(energy=str(tmp_path / "energy")), output=tmp_path / "report")
+    length, writer = "windows of 12 tokens and reads up to 16 here", "trained against other (weights 000000000000)"
+    for told in (
+        run.joint.warning,
+        run.to_json()["joint"]["warning"],
+        (tmp_path / "report" / "results.md").read_text(),
+    ):
+        assert length in told and writer in told
+    assert length in capsys.readouterr().err
+    shorter = run_perplexity(config(energy=str(tmp_path / "energy"), length=12, prefix=8)).joint.warning
+    assert writer in shorter and "windows of" not in shorter
+
+
 def numbers(run):
     """Every number of a run."""
     return json.dumps(run.to_json(), sort_keys=True)
