@@ -64,7 +64,7 @@ def not_found():
     "wrong", ["gpt2", "./gpt2", "/no/such/model", "a/b/c", "runs/tiny", "gpt2/", "model.gguf", "a/b.gguf", "two words"]
 )
 def test_what_looks_like_a_path_or_is_bare_never_reaches_the_hub(home, monkeypatch, wrong):
-    monkeypatch.setattr("energylm.bundles.known_models._ask_hub", lambda name: pytest.fail(f"asked for {name}"))
+    monkeypatch.setattr("energylm.bundles.known_models._ask_hub", lambda name, what: pytest.fail(f"asked for {name}"))
     (home / "runs").mkdir()
     with pytest.raises(ModelError, match="does not exist; give a model folder"):
         locate(wrong)

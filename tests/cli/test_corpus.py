@@ -71,7 +71,12 @@ BAD = {
     ),
     "unknown format": ("a.txt", b"x", ["--format", "html"], "format: Input should be 'auto', 'text'"),
     "too small": ("a.txt", b"x", ["--vocabulary-size", "9"], "vocabulary_size: Input should be greater"),
-    "no tokenizer": ("a.txt", b"x", ["--tokenizer", "no/such"], "tokenizer 'no/such' cannot be loaded"),
+    "no tokenizer": (
+        "a.txt",
+        b"x",
+        ["--tokenizer", "no/such"],
+        "tokenizer 'no/such' is not here, and the hub cannot be reached",
+    ),
 }
 
 

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from energylm.cli.main import main
 
@@ -59,6 +61,13 @@ def test_sample(energylm, model_folder, tmp_path):
     assert len(json.loads((tmp_path / "out.json").read_text())["samples"]) == 3
 
 
+def test_a_runs_folder_is_enough(energylm, model_folder, tmp_path):
+    (tmp_path / "my lm").mkdir()
+    (tmp_path / "my lm" / "model").symlink_to(model_folder)
+    options = ("--prompt", "The clerk", "-n", 2, "--max-new-tokens", 4)
+    assert energylm("sample", tmp_path / "my lm", *options)[:2] == energylm("sample", model_folder, *options)[:2]
+
+
 def test_dry_runs_say_what_would_be_done(energylm, model_folder, texts_folder):
     code, out, _ = energylm("score", model_folder, texts_folder / "01.txt", "--dry-run")
     assert code == 0 and out.startswith("would score every text of ")
@@ -70,6 +79,11 @@ def test_dry_runs_say_what_would_be_done(energylm, model_folder, texts_folder):
     ("arguments", "words"),
     [
         (("score", "no/such/model", "{text}"), "model 'no/such/model' does not exist; give a model folder"),
+        (("score", "gpt2", "{text}"), "model 'gpt2' does not exist; give a model folder"),
+        (("sample", "smollm-135m"), "did you mean 'smollm2-135m'?"),
+        (("sample", "nobody/nothing"), "'nobody/nothing' is not here, and the hub cannot be reached"),
+        (("sample", "{bad}"), "numbers in transformer.wte.weight are NaN or infinite"),
+        (("score", "{bad}", "{text}"), "numbers in transformer.wte.weight are NaN or infinite"),
         (("score", "{model}", "nothing.txt"), "nothing.txt does not exist"),
         (("score", "{model}", "nothing.txt", "--dry-run"), "nothing.txt does not exist"),
         (("score", "{model}", "{text}", "--windows", "2", "--length", "8", "--prefix-tokens", "8"), "leaves nothing"),
@@ -77,8 +91,14 @@ def test_dry_runs_say_what_would_be_done(energylm, model_folder, texts_folder):
         (("sample", "{model}", "--max-new-tokens", "4000"), "fewer new tokens"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(energylm, model_folder, texts_folder, arguments, words):
-    places = {"model": model_folder, "text": texts_folder / "01.txt"}
+def test_mistakes_are_one_line_and_exit_code_2(energylm, model_folder, texts_folder, tmp_path, arguments, words):
+    places = {"model": model_folder, "text": texts_folder / "01.txt", "bad": tmp_path}
+    if "{bad}" in arguments:
+        shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
+        (tmp_path / "energylm.json").unlink()  # as if made elsewhere: it knows the hash of the good weights
+        tensors = load_file(tmp_path / "model.safetensors")
+        tensors["transformer.wte.weight"][1, 2] = float("nan")
+        save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     code, out, err = energylm(*(argument.format(**places) for argument in arguments))
     assert code == 2 and out == ""
     assert words in err and err.count("\n") == 1 and err.startswith("energylm: ")

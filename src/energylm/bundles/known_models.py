@@ -81,10 +81,11 @@ def absolute_place(path_or_name: str | Path) -> str:
     return str(location.absolute()) if isinstance(location, Path) else location
 
 
-def locate(path_or_name: str | Path) -> Path | str:
+def locate(path_or_name: str | Path, *, what: str = "model") -> Path | str:
     """A folder or GGUF file that is here, or else a name of the hub that can be had.
 
     Only OWNER/NAME is looked up on the hub, and not if OWNER is a folder here: a misspelt path is an error at once.
+    `what` is asked for, in messages.
     """
     path, name = model_of_run(path_or_name), str(path_or_name)
     if path.is_dir() or path.is_file():
@@ -92,13 +93,13 @@ def locate(path_or_name: str | Path) -> Path | str:
     if name in KNOWN_MODELS:
         if KNOWN_MODELS[name].folder.is_dir():
             return KNOWN_MODELS[name].folder
-        raise ModelError(f"model {name!r} is known but not here yet; run `energylm models get {name}` first")
+        raise ModelError(f"{what} {name!r} is known but not here yet; run `energylm models get {name}` first")
     if not is_hub_name(name) or path.parent.is_dir():
         raise ModelError(
-            f"model {name!r} does not exist; give a model folder, a GGUF file, a known model "
+            f"{what} {name!r} does not exist; give a model folder, a GGUF file, a known model "
             f"({', '.join(KNOWN_MODELS)}) or OWNER/NAME of the hub{_nearest(path)}"
         )
-    _ask_hub(name)
+    _ask_hub(name, what)
     return name
 
 
@@ -124,7 +125,7 @@ def _nearest(path: Path) -> str:
 
 
 @functools.cache
-def _ask_hub(name: str) -> None:
+def _ask_hub(name: str, what: str) -> None:
     """Whether a model that was never fetched can be: transformers would try for half a minute and end in a page."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -135,6 +136,6 @@ def _ask_hub(name: str) -> None:
             HfApi().model_info(name, timeout=HUB_SECONDS)
     except (HfHubHTTPError, HFValidationError) as error:
         reason = " ".join(str(error).split())
-        raise ModelError(f"model {name!r} cannot be had from the hub ({reason:.120}); {cure}") from None
+        raise ModelError(f"{what} {name!r} cannot be had from the hub ({reason:.120}); {cure}") from None
     except Exception:  # of whatever HTTP library this version of huggingface_hub stands on
-        raise ModelError(f"model {name!r} is not here, and the hub cannot be reached; {cure}") from None
+        raise ModelError(f"{what} {name!r} is not here, and the hub cannot be reached; {cure}") from None

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config
 
 app = typer.Typer(
     help="Turn text, JSONL, Parquet or a Hugging Face data set into tokenised shards.", no_args_is_help=True
@@ -34,7 +34,11 @@ def build(
         int | None, typer.Option(help="Train a byte-level BPE of this size (default: 8192).", show_default=False)
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="Use an existing tokenizer instead: a folder, a corpus folder, a hub name.")
+        str | None,
+        typer.Option(
+            help="Use an existing tokenizer instead: of a corpus, model or run folder, a GGUF file, a known model "
+            "(`energylm models list`), OWNER/NAME of the hub."
+        ),
     ] = None,
     origin: Annotated[str | None, typer.Option(help="Where the text comes from, for the manifest.")] = None,
     licence: Annotated[str | None, typer.Option(help="Licence of the text, for the manifest.")] = None,
@@ -58,7 +62,6 @@ def build(
 
       energylm corpus build wiki:wiki.txt books/ news.jsonl --output corpora/union --set valid_fraction=0.1
     """
-    from energylm.config import load_config
     from energylm.config.corpus import CorpusConfig
     from energylm.pipelines.build_corpus import build_corpus, plan_corpus
 
@@ -71,7 +74,9 @@ def build(
         "origin": origin,
         "licence": licence,
     }
-    chosen = load_config(CorpusConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        CorpusConfig, config, settings=settings or (), overrides=flags, positions={"sources": "SOURCE"}
+    )
     if dry_run:
         plan = plan_corpus(chosen, output=output)
         what = {

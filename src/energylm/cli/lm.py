@@ -11,7 +11,7 @@ from energylm.cli.options import DryRun, JsonFile, write_result
 app = typer.Typer(help="Train a language model, score texts with it, sample from it.", no_args_is_help=True)
 app.command("train")(lm_train.train)
 
-MODEL_HELP = "A model folder, a GGUF file, a known model (`energylm models list`) or a hub name."
+MODEL_HELP = "A model's or run's folder, a GGUF file, a known model (`energylm models list`), OWNER/NAME of the hub."
 
 
 @app.command("score")
@@ -89,7 +89,7 @@ def sample(
     prompt: Annotated[
         list[str] | None, typer.Option(help="A text to continue; repeatable. None starts a new document.")
     ] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Continuations of each prompt.")] = 1,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Continuations of each prompt.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a continuation at most.")] = 40,
     fixed_length: Annotated[
         bool, typer.Option("--fixed-length", help="Go on after the end-of-sequence token: exactly that many tokens.")
@@ -97,7 +97,7 @@ def sample(
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens (the papers use 10).")] = None,
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens that reach this probability.")] = None,
     temperature: Annotated[float, typer.Option(help="Divide the logits by this before truncating.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same samples.")] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="Print prompt and continuation as text, not as JSON.")] = False,
     json: JsonFile = None,
     dry_run: DryRun = False,

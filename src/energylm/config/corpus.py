@@ -29,7 +29,11 @@ class CorpusConfig(Config):
     dataset_config: str | None = Field(None, description="Configuration of a Hugging Face data set.")
     dataset_split: str = Field("train", description="Split of a Hugging Face data set that is read.")
     dataset_revision: str | None = Field(None, description="Commit of a Hugging Face data set on the hub.")
-    tokenizer: str | None = Field(None, description="An existing tokenizer, folder or hub name; none = train one.")
+    tokenizer: str | None = Field(
+        None,
+        description="An existing tokenizer: of a corpus, model or run folder, a GGUF file, a known model, OWNER/NAME of "
+        "the hub; none = train one.",
+    )
     vocabulary_size: int = Field(
         8192,
         ge=261,

