@@ -1,8 +1,9 @@
 """Result records: one base that gives JSON out and in, a readable `repr`, a table, and HTML in notebooks.
 
-A record is a frozen dataclass that inherits `Record`. Its JSON holds its fields, and the properties that `computed`
-names; reading it back ignores the latter. Tensors become lists, paths strings, and numbers that JSON cannot hold their
-names ("nan", "inf", "-inf"). Reports, `--json`, recipes and notebooks show this one shape.
+A record is a frozen dataclass that inherits `Record`. Its JSON holds its fields (but for those marked `LOCAL`), and
+the properties that `computed` names; reading it back ignores the latter. Tensors become lists, paths strings, and
+numbers that JSON cannot hold their names ("nan", "inf", "-inf"). Reports, `--json`, recipes and notebooks show this one
+shape.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, ge
 
 from energylm.tables import Table, format_cell
 
+LOCAL = {"local": True}  # metadata of a field that means something on this machine only: not in the JSON
 _LONGEST = 6  # entries of a list that `repr` shows
 
 
@@ -28,8 +30,8 @@ class Record:
         cls.__repr__ = Record.__repr__  # type: ignore[method-assign]  # before `dataclass` writes its own
 
     def to_json(self) -> dict[str, Any]:
-        names = [field.name for field in dataclasses.fields(self)] + list(self.computed)  # type: ignore[arg-type]
-        return {name: to_plain(getattr(self, name)) for name in names}
+        fields = [field.name for field in dataclasses.fields(self) if field.metadata != LOCAL]  # type: ignore[arg-type]
+        return {name: to_plain(getattr(self, name)) for name in (*fields, *self.computed)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

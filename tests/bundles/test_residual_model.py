@@ -72,7 +72,7 @@ def test_perplexity_of_strings_and_of_ids(lm):
         ratio = alone.tokens / (math.log(2) * alone.bytes)
         assert result.bits_per_byte == pytest.approx((math.log(result.lower) * ratio, math.log(result.upper) * ratio))
         assert "40 untruncated samples a context" in result.convention
-        assert result.to_json()["contexts"]["log_partition"]["n"] == 40
+        assert result.to_json()["log_partition"]["n"] == 40
     assert joint.perplexity(iter(TEXTS), prefix_tokens=5, n=10).convention.count("after '<|endoftext|>'") == 1
     eos = joint.perplexity(TEXTS, prefix_tokens=5, n=10, max_new_tokens=400 // 10)
     assert "end-of-sequence token counted" in eos.convention and "cut at 40 tokens" in eos.convention

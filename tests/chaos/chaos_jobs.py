@@ -82,12 +82,12 @@ def energy(folder: Path, made: Path) -> None:
 
 
 def perplexity(folder: Path, made: Path) -> None:
-    from energylm.config.perplexity import PerplexityConfig
-    from energylm.pipelines.perplexity import run_perplexity
+    from energylm.jobs.job import Job
+    from energylm.verbs import Perplexity
 
     models = {"language_model": str(made / "lm" / "model"), "energy": str(made / "energy" / "model")}
-    sizes = {"length": 16, "prefix": 8, "contexts": 24, "n": 60, "by_samples": True, "block_contexts": 2}
-    run_perplexity(PerplexityConfig.checked({**models, "source": str(made / "corpus"), **sizes}), output=folder)
+    sizes = {"length": 16, "prefix_tokens": 8, "contexts": 24, "n": 60, "by_samples": True, "block_contexts": 2}
+    Perplexity(**models, source=str(made / "corpus"), **sizes).run(Job(output=folder))
 
 
 def mcmc(folder: Path, made: Path) -> None:

@@ -20,7 +20,7 @@ def energylm(monkeypatch, capsys):
 
 
 def test_perplexity(energylm, model_folder, energy_folder, corpus_folder, tmp_path):
-    sizes = ("--length", 16, "--prefix", 12, "--contexts", 3, "-n", 20, "--by-samples", "--split", "valid")
+    sizes = ("--length", 16, "--prefix-tokens", 12, "--contexts", 3, "-n", 20, "--by-samples", "--split", "valid")
     files = ("--json", tmp_path / "out.json", "--output", tmp_path / "report")
     code, out, err = energylm("perplexity", model_folder, corpus_folder, "--energy", energy_folder, *sizes, *files)
     assert code == 0
@@ -48,7 +48,16 @@ def test_generate(energylm, model_folder, energy_folder, tmp_path):
 
 def test_dry_runs_say_what_would_be_done(energylm, model_folder, energy_folder, corpus_folder):
     code, out, _ = energylm(
-        "perplexity", model_folder, corpus_folder, "--energy", energy_folder, "--length", 16, "--prefix", 4, "--dry-run"
+        "perplexity",
+        model_folder,
+        corpus_folder,
+        "--energy",
+        energy_folder,
+        "--length",
+        16,
+        "--prefix-tokens",
+        4,
+        "--dry-run",
     )
     assert code == 0 and out.startswith("would measure ")
     code, out, _ = energylm("generate", model_folder, "--energy", energy_folder, "--dry-run")
@@ -64,14 +73,17 @@ def test_dry_runs_say_what_would_be_done(energylm, model_folder, energy_folder, 
         ),
         (("perplexity", "{model}", "{corpus}", "--temperature", "0.7"), "not log Z; leave the option out"),
         (("perplexity", "{model}", "{corpus}", "--energy", "{energy}", "-n", "1"), "greater than or equal to 2"),
-        (("perplexity", "{model}", "{corpus}", "--prefix", "160"), "leaves nothing of length 160"),
+        (("perplexity", "{model}", "{corpus}", "--prefix-tokens", "160"), "leaves nothing of length 160"),
         (("perplexity", "{model}", "nothing.txt"), "nothing.txt does not exist"),
-        (("perplexity", "{model}"), "'source' is missing"),
-        (("perplexity", "{model}", "{corpus}", "--energy", "{model}", "--length", "16", "--prefix", "8"), "no energy"),
+        (("perplexity", "{model}"), "FILE|CORPUS is missing"),
+        (
+            ("perplexity", "{model}", "{corpus}", "--energy", "{model}", "--length", "16", "--prefix-tokens", "8"),
+            "no energy",
+        ),
         (("generate", "{model}", "--energy", "{energy}", "-n", "1"), "greater than or equal to 2"),
         (("generate", "{model}", "--energy", "{energy}", "--weights", "best"), "'paper' or 'corrected'"),
         (("generate", "{model}", "--energy", "{energy}", "--max-new-tokens", "900"), "the model holds 128"),
-        (("generate", "{model}"), "'energy' is missing"),
+        (("generate", "{model}"), "--energy is missing"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(energylm, model_folder, energy_folder, corpus_folder, arguments, words):

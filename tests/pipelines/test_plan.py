@@ -10,12 +10,12 @@ from energylm.config.plan import MachineConfig, PlanConfig
 from energylm.errors import ConfigError, DataError
 from energylm.files import read_json, write_json
 from energylm.jobs.artefacts import ArtefactStore
+from energylm.jobs.costs import CorpusSize, Surroundings, Texts
 from energylm.models.workload import Network, updating
 from energylm.pipelines import plan as module
 from energylm.pipelines.plan import plan_cost, seconds_of, unit_seconds
 from energylm.pipelines.plan_fit import fit_factors, save_factors, timed_steps
 from energylm.pipelines.plan_steps import bytes_per_token, count_step
-from energylm.pipelines.plan_work import CorpusSize, Surroundings, Texts
 
 MACHINE = MachineConfig(
     matmul_gflops=100, memory_gigabytes_per_second=10, operation_microseconds=5, text_megabytes_per_second=2

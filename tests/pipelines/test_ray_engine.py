@@ -21,18 +21,18 @@ from typer.testing import CliRunner
 from energylm.cli.main import app
 from energylm.config.engine import EngineConfig
 from energylm.config.negatives import NegativesConfig
-from energylm.config.perplexity import PerplexityConfig
 from energylm.config.rerank import RerankConfig
 from energylm.config.score import ScoreConfig
 from energylm.data.negatives import Negatives
 from energylm.errors import ConfigError, ModelError, WorkerLost
+from energylm.jobs.job import Job
 from energylm.pipelines import negatives, ray_cluster, ray_engine, ray_worker
 from energylm.pipelines.detect_run import run_detector
 from energylm.pipelines.negatives import make_negatives
-from energylm.pipelines.perplexity import run_perplexity
 from energylm.pipelines.rerank import rerank
 from energylm.pipelines.score import score
 from energylm.progress import Counter, say
+from energylm.verbs.joint.perplexity import Perplexity
 
 pytestmark = pytest.mark.xdist_group("ray")  # one worker of pytest, so that there is one cluster
 
@@ -319,12 +319,12 @@ def test_scores_lists_verdicts_and_perplexities_are_the_local_engines(
     reranked = RerankConfig.checked(
         {"scorers": str(model_folder), "sets": [{"lists": str(tmp_path / "lists.json")}], "weights": [0.5]}
     )
-    measured = PerplexityConfig.checked(
+    measured = Perplexity.checked(
         {
             "language_model": str(model_folder),
             "energy": str(energy_folder),
             "source": str(corpus_folder),
-            **{"length": 16, "prefix": 12, "contexts": 5, "n": 20, "position_samples": 10, "block_contexts": 2},
+            **{"length": 16, "prefix_tokens": 12, "contexts": 5, "n": 20, "position_samples": 10, "block_contexts": 2},
             "by_position": True,
         }
     )
@@ -335,7 +335,7 @@ def test_scores_lists_verdicts_and_perplexities_are_the_local_engines(
             score(scored, engine=engine, keep=tmp_path / "kept" if engine.engine == "ray" else None).scores,
             (listed.chosen, listed.convention, [outcome.to_json() for outcome in listed.outcomes]),
             run_detector(str(detector_folder), files=[texts_folder], engine=engine).to_json(),
-            run_perplexity(measured, engine=engine).to_json(),
+            measured.run(Job(engine=engine)).to_json(),
         ]
 
     here, there = everything(EngineConfig()), everything(on_ray(workers=1))

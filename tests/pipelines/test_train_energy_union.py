@@ -16,7 +16,6 @@ from energylm.data.windows import Windows
 from energylm.errors import ConfigError, DataError, VocabularyMismatch
 from energylm.models.causal import CausalLanguageModel
 from energylm.pipelines.build_corpus import build_corpus
-from energylm.pipelines.joint_model import load_joint
 from energylm.pipelines.negatives import make_negatives
 from energylm.pipelines.train_energy import plan_energy, train_energy
 from energylm.pipelines.train_energy_data import open_data
@@ -207,7 +206,7 @@ def test_an_energy_of_several_generators_is_doubted(config, model_folder, backwa
     run = train_energy(config("suffix-train", "prefix-train"), output=tmp_path / "run")
     names = [source["generator"]["name"] for source in EnergyModel.from_pretrained(run.model).provenance["sources"]]
     assert names == ["unnamed", "backwards"]
-    warning = load_joint(str(model_folder), str(run.model)).sample("The", n=5).warning
+    warning = ResidualModel.load(str(model_folder), str(run.model)).sample("The", n=5).warning
     assert "trained against 2 language models (unnamed, backwards)" in warning
     assert train_energy(config("suffix-train", "prefix-train"), output=tmp_path / "run").was_finished
 

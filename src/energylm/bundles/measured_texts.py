@@ -6,22 +6,23 @@ keep every digit.
 Relations  `residual_measures` fills them; `estimators.joint_perplexity` and `position_perplexity` turn them to numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from energylm.config.perplexity import CONFIDENCE
+from energylm.config.sampling import CONFIDENCE
 from energylm.estimators.joint_perplexity import JointPerplexity, joined, joint_perplexity
 from energylm.estimators.log_partition import LogPartition
 from energylm.estimators.position_perplexity import PositionPerplexity, position_perplexity
 from energylm.estimators.stepwise import stepwise_log_probs
+from energylm.records import Record
 
 
 @dataclass(frozen=True)
-class MeasuredTexts:
+class MeasuredTexts(Record):
     """B texts, measured with one or several numbers of samples a context."""
 
     lm_log_prob: Tensor  # (B,) log P_LM(x | c)
@@ -62,30 +63,11 @@ class MeasuredTexts:
             for partition, certified_B in zip(self.partitions, self.certified, strict=True)
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "lm_log_prob": self.lm_log_prob.tolist(),
-            "energy": self.energy.tolist(),
-            "tokens": self.tokens.tolist(),
-            "bytes": None if self.bytes is None else self.bytes.tolist(),
-            "partitions": [partition.to_json() for partition in self.partitions],
-            "certified": [certified_B.tolist() for certified_B in self.certified],
-        }
 
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Self:
-        return cls(
-            lm_log_prob=_doubles(record["lm_log_prob"]),
-            energy=_doubles(record["energy"]),
-            tokens=torch.tensor(record["tokens"]),
-            bytes=None if record["bytes"] is None else torch.tensor(record["bytes"]),
-            partitions=tuple(map(LogPartition.from_json, record["partitions"])),
-            certified=tuple(map(_doubles, record["certified"])),
-        )
 
 
 @dataclass(frozen=True)
-class MeasuredPositions:
+class MeasuredPositions(Record):
     """B texts, measured at each of T positions."""
 
     lm_log_prob: Tensor  # (B, T) log P_LM(x_t | c, x_<t)
@@ -116,23 +98,5 @@ class MeasuredPositions:
             caution=caution,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "lm_log_prob": self.lm_log_prob.tolist(),
-            "energy": self.energy.tolist(),
-            "last_log_prob": self.last_log_prob.tolist(),
-            "futures": [future.to_json() for future in self.futures],
-        }
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Self:
-        return cls(
-            lm_log_prob=_doubles(record["lm_log_prob"]),
-            energy=_doubles(record["energy"]),
-            last_log_prob=_doubles(record["last_log_prob"]),
-            futures=tuple(map(LogPartition.from_json, record["futures"])),
-        )
 
 
-def _doubles(values: Sequence[Any]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)

@@ -19,7 +19,9 @@ from typing import Literal, Self
 from torch import Tensor
 
 from energylm import contracts
+from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.joint_texts import JointTexts, longest_read
+from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.measured_texts import MeasuredPositions, MeasuredTexts
 from energylm.bundles.meeting import caution_about, length_caution, meet
 from energylm.bundles.next_tokens import next_token_table, sample_by_tokens
@@ -32,10 +34,10 @@ from energylm.bundles.residual_measures import (
 )
 from energylm.bundles.residual_results import AutoregressiveSample, JointSample, NextTokenTable
 from energylm.bundles.residual_sampling import PoolRequest, sample_joint, sample_requests
-from energylm.bundles.text_codec import Text, Texts
+from energylm.bundles.text_codec import Text, Texts, as_list
 from energylm.bundles.weighted_draws import WeightedDraws
 from energylm.config.generate import JointSampling, NextTokens
-from energylm.config.perplexity import CONFIDENCE
+from energylm.config.sampling import CONFIDENCE
 from energylm.estimators.joint_perplexity import JointPerplexity
 from energylm.estimators.log_partition import LogPartition
 from energylm.estimators.position_perplexity import PositionPerplexity
@@ -66,6 +68,13 @@ class ResidualModel:
     def from_pretrained(cls, folder: str | Path) -> Self:
         """The joint model that `save_pretrained` wrote."""
         return cls(*load_parts(folder))
+
+    @classmethod
+    def load(cls, language_model: str | Path, energy: str | Path, *, plain_text: bool = False) -> Self:
+        """The joint model of a language model and an energy, each a folder or a name; with `plain_text` it writes no
+        special tokens, as windows within documents hold none."""
+        lm = LanguageModel.from_pretrained(language_model)
+        return cls(lm.without_special_tokens() if plain_text else lm, EnergyModel.from_pretrained(energy))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write both models into `folder`, each a folder that its own `from_pretrained` reads."""
@@ -143,6 +152,7 @@ class ResidualModel:
         confidence: float = CONFIDENCE,
     ) -> list[JointPerplexity]:
         """The same for several numbers of samples, from one pool: the way the interval closes (fig. 2, left)."""
+        texts = as_list(texts)
         cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
         measured = measure_texts(
             self._draws,
@@ -185,6 +195,7 @@ class ResidualModel:
 
     def stepwise(self, texts: Texts, *, prefix_tokens: int = 120, n: int = 1000, seed: int = 0) -> PositionPerplexity:
         """Perplexity at each position of equally long texts (eq. 5), the last one also exactly."""
+        texts = as_list(texts)
         cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=None)
         result = measure_positions(self._draws, cut, n=n, seed=seed).perplexity(
             first_position=prefix_tokens + 1,

@@ -28,7 +28,6 @@ from energylm.cli import (
     mcmc,
     models,
     negatives,
-    perplexity,
     plan,
     pretrain,
     probe,
@@ -39,6 +38,7 @@ from energylm.cli import (
     serve,
     study,
 )
+from energylm.cli.groups import is_declared, run_declared
 from energylm.cli.waiting import set_waiting
 from energylm.errors import ConfigError, EnergyLMError
 
@@ -76,7 +76,6 @@ app.add_typer(corpus.app, name="corpus")
 app.add_typer(lm.app, name="lm")
 app.command("negatives")(negatives.negatives)
 app.add_typer(energy.app, name="energy")
-app.command("perplexity")(perplexity.perplexity)
 app.command("generate")(generate.generate)
 app.command("grid")(grid.grid)
 app.add_typer(models.app, name="models")
@@ -101,6 +100,9 @@ def main() -> None:
     set_waiting()
     try:
         _refuse_unreadable_arguments()
+        if is_declared(sys.argv[1:]):
+            run_declared(sys.argv[1:])
+            sys.exit(0)
         app()
     except EnergyLMError as error:
         _leave(str(error), error.exit_code)

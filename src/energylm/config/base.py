@@ -57,9 +57,7 @@ def load_config(
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key:
-            raise ConfigError(
-                f"--set {setting!r} is not of the form key=value, e.g. --set optimizer.learning_rate=0.001"
-            )
+            raise ConfigError(f"--set {setting!r} is not of the form key=value, e.g. --set {_example(config_class)}")
         try:
             put(values, key, yaml.safe_load(text))
         except yaml.YAMLError:
@@ -122,12 +120,24 @@ def _explain(config_class: type[BaseModel], problem: Any, spelling: Mapping[str,
         cure = f"did you mean {'.'.join([*location[:-1], near[0]])!r}?" if near else f"known keys: {', '.join(names)}"
         return f"unknown key {key!r}; {cure}"
     if problem["type"] == "missing":
-        return f"{key} is missing" if key in spelling.values() else f"key {key!r} is missing, it has no default"
+        has_option = key in spelling.values()
+        return f"{key} is missing, here and in --config" if has_option else f"key {key!r} is missing, it has no default"
     message = str(problem["msg"]).removeprefix("Value error, ")
+    message = re.sub(r"`(\w+)`", lambda name: spelling.get(".".join([*location, name[1]]), name[1]), message)
     for name, spelled in spelling.items():
-        if "_" in name:  # a message that names other options names them as they are typed
+        if "_" in name or message.startswith(f"{name} "):  # a message names options as they are typed
             message = re.sub(rf"(?<![\w.-]){re.escape(name)}\b", spelled, message)
     return f"{key}: {message} (came {reprlib.repr(problem['input'])})" if key else message
+
+
+def _example(config_class: type[BaseModel]) -> str:
+    """A setting that the configuration has: the first with a plain default, inner ones last."""
+    defaults = {name: field.get_default() for name, field in config_class.model_fields.items()}
+    for name, value in defaults.items():
+        if isinstance(value, bool | int | float | str):
+            return f"{name}={value}"
+    inner = next(((name, value) for name, value in defaults.items() if isinstance(value, BaseModel)), None)
+    return f"{next(iter(defaults))}=…" if inner is None else f"{inner[0]}.{_example(type(inner[1]))}"
 
 
 def _field_names(config_class: type[BaseModel], path: Sequence[str]) -> list[str]:

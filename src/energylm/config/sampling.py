@@ -4,6 +4,8 @@ from pydantic import Field
 
 from energylm.config.base import Config
 
+CONFIDENCE = 0.95  # of statements about finite samples, unless another is asked for
+
 
 class Truncation(Config):
     """The proposal q(x_t | x_<t): the model's distribution, tempered, cut to its likeliest tokens, renormalised."""

@@ -10,7 +10,10 @@ The number of groups of either class stays as it is; a group that both classes n
 generated ending) is drawn for both at once. A resample is a vector of counts on rows that are sorted once, so it costs
 cumulative sums, no sorting. Thresholds t_α are found anew in each resample; `threshold` was fixed beforehand and stays.
 
-Use it     on texts that fitted neither weights nor threshold; TPR at 1 % needs some hundred real texts to mean much.
+Fewer than ⌈1/α⌉ − 1 real texts (99 for 1 %, 19 for 5 %) show no rate as low as α: above their highest score lies a new
+real text with a higher probability. TPR at α is then left out, not guessed.
+
+Use it     on texts that fitted neither weights nor threshold.
 Relations  `perplexity` has a closed-form error; ranks and thresholds have none that holds for few texts.
 """
 
@@ -22,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from energylm.errors import ConfigError, DataError, ModelError
+from energylm.estimators.false_positive_threshold import texts_needed
 from energylm.randomness import derive_seed
 
 FALSE_POSITIVE_RATES = (0.01, 0.05)
@@ -48,8 +52,8 @@ class Interval(NamedTuple):
 class Discrimination:
     balanced_accuracy: Interval
     auroc: Interval
-    tpr_at_1: Interval  # true positives (machine text found) where 1 % of real text is flagged
-    tpr_at_5: Interval
+    tpr_at_1: Interval | None  # machine text found where 1 % of real text is flagged; none: too few real texts
+    tpr_at_5: Interval | None
     threshold: float  # of the balanced accuracy
     real: int  # rows
     machine: int
@@ -58,9 +62,8 @@ class Discrimination:
     resamples: int
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {
-            name: getattr(self, name).to_json() for name in ("balanced_accuracy", "auroc", "tpr_at_1", "tpr_at_5")
-        }
+        intervals = {name: getattr(self, name) for name in ("balanced_accuracy", "auroc", "tpr_at_1", "tpr_at_5")}
+        return asdict(self) | {name: found and found.to_json() for name, found in intervals.items()}
 
 
 def discrimination(
@@ -83,7 +86,11 @@ def discrimination(
     rng = np.random.default_rng(derive_seed(seed, "bootstrap"))
     parts = [rows.measures(*counts) for counts in groups.resampled(rng, resamples)]
     lower_4, upper_4 = np.quantile(np.concatenate(parts), [TAIL, 1 - TAIL], axis=0)
-    accuracy, auroc, at_1, at_5 = (Interval(*map(float, ends)) for ends in zip(point_4, lower_4, upper_4, strict=True))
+    accuracy, auroc, *at_rates = (Interval(*map(float, ends)) for ends in zip(point_4, lower_4, upper_4, strict=True))
+    at_1, at_5 = (
+        found if groups.real_count >= texts_needed(rate) else None
+        for rate, found in zip(FALSE_POSITIVE_RATES, at_rates, strict=True)
+    )
     return Discrimination(
         balanced_accuracy=accuracy,
         auroc=auroc,

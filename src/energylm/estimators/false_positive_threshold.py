@@ -7,11 +7,17 @@ from: its rank among all n + 1 is uniform. The quantile of the sample itself (k 
 k must not exceed n, so at least ⌈1/α⌉ − 1 texts are needed. The promise is an average over calibration sets: with
 *these* n texts the rate is Beta(n + 1 − k, k) distributed, and `upper_95` is what it stays below 95 times in 100.
 
-Use it     on human texts that trained nothing, of the kind and length that the detector will meet.
+`thresholds_by_group` promises more: α within each group of texts (say, of one length) that is large enough, and α for
+the small groups taken together. A group is small if it has fewer than 1/α of the n + 1 texts, the new one included.
+That does not depend on which of them is new, so ranks are uniform in each large group and in the union of the small
+ones (Mondrian conformal prediction, Vovk et al. 2005 §4.5), and α holds over all texts, too.
+
+Use it     on human texts that trained nothing, read whole as the new ones are: a piece of a long text is no short text.
 Relations  `discrimination` reports the rate of true positives at such thresholds.
 """
 
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,23 +26,46 @@ from scipy.stats import beta
 
 from energylm.errors import ConfigError, DataError
 
+_ROUNDING = 1e-9  # keeps (n + 1)·0.99 and 1/0.05 from being rounded up
+
 
 @dataclass(frozen=True)
 class FalsePositiveThreshold:
-    """Scores above `threshold` are called machine."""
+    """Scores above `threshold`, the `rank`-th smallest of so many `texts`, are called machine."""
 
     threshold: float
     asked_rate: float
-    expected_rate: float  # at most `asked_rate`: what the number of texts allows
-    upper_95: float  # of the rate that these texts lead to
+    rank: int
     texts: int
+
+    @property
+    def expected_rate(self) -> float:
+        """At most `asked_rate`: what the number of texts allows."""
+        return (self.texts + 1 - self.rank) / (self.texts + 1)
+
+    @property
+    def upper_95(self) -> float:
+        """Of the rate that these texts lead to, if the texts are independent."""
+        return float(beta.ppf(0.95, self.texts + 1 - self.rank, self.rank))
+
+
+@dataclass(frozen=True)
+class GroupThresholds:
+    """Thresholds of the groups that are large enough, and one for the small ones together (none: too few texts)."""
+
+    own: dict[Hashable, FalsePositiveThreshold]
+    rest: FalsePositiveThreshold | None
+    rest_texts: int
+
+    def of(self, group: Hashable) -> FalsePositiveThreshold | None:
+        return self.own.get(group, self.rest)
 
 
 def texts_needed(rate: float) -> int:
     """The fewest human texts that allow a threshold for this false-positive rate."""
     if not 0 < rate < 1:
         raise ConfigError(f"a false-positive rate of {rate} came; it must lie between 0 and 1, e.g. 0.01")
-    return max(1, math.ceil(1 / rate - 1e-9) - 1)
+    return max(1, math.ceil(1 / rate - _ROUNDING) - 1)
 
 
 def false_positive_threshold(human_scores_N: ArrayLike, rate: float) -> FalsePositiveThreshold:
@@ -50,12 +79,19 @@ def false_positive_threshold(human_scores_N: ArrayLike, rate: float) -> FalsePos
         )
     if not np.isfinite(scores).all():
         raise DataError("a score of human text is not finite; the model's weights are damaged")
-    place = max(1, math.ceil((texts + 1) * (1 - rate) - 1e-9))  # the 1e-9 keeps (n + 1)·0.99 from being rounded up
-    above = texts + 1 - place
-    return FalsePositiveThreshold(
-        threshold=float(scores[place - 1]),
-        asked_rate=rate,
-        expected_rate=above / (texts + 1),
-        upper_95=float(beta.ppf(0.95, above, place)),
-        texts=texts,
-    )
+    rank = max(1, math.ceil((texts + 1) * (1 - rate) - _ROUNDING))
+    return FalsePositiveThreshold(float(scores[rank - 1]), rate, rank, texts)
+
+
+def thresholds_by_group(human_scores_N: ArrayLike, groups_N: Sequence[Hashable], rate: float) -> GroupThresholds:
+    """A threshold for each group of human texts, which `groups_N` names a score; groups without texts are small."""
+    scores, needed = np.asarray(human_scores_N, dtype=np.float64).ravel(), texts_needed(rate)
+    if len(scores) != len(groups_N):
+        raise DataError(f"{len(scores)} scores of human text but {len(groups_N)} groups; name one a score")
+    by_group: dict[Hashable, list[float]] = {}
+    for group, score in zip(groups_N, scores.tolist(), strict=True):
+        by_group.setdefault(group, []).append(score)
+    own = {group: false_positive_threshold(of, rate) for group, of in by_group.items() if len(of) >= needed}
+    # A group of exactly `needed` texts is large with the new text in it, and small when the new text is in another.
+    rest = [score for of in by_group.values() if len(of) <= needed for score in of]
+    return GroupThresholds(own, false_positive_threshold(rest, rate) if len(rest) >= needed else None, len(rest))

@@ -23,26 +23,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energylm.config.perplexity import CONFIDENCE
+from energylm.config.sampling import CONFIDENCE
 from energylm.estimators.log_partition import COLUMNS, LogPartition
 from energylm.estimators.perplexity import Perplexity, perplexity
 from energylm.estimators.sampler_certificate import CertifiedPerplexity, certified_perplexity
+from energylm.records import Record
 
 
 @dataclass(frozen=True)
-class EffectiveSamples:
+class EffectiveSamples(Record):
     """How many independent samples the n weighted ones of a context are worth, over contexts."""
 
     smallest: float
     median: float
     n: int
 
-    def to_json(self) -> dict[str, Any]:
-        return {"smallest": self.smallest, "median": self.median, "n": self.n}
 
 
 @dataclass(frozen=True)
-class JointPerplexity:
+class JointPerplexity(Record):
     """Of B texts. `lower` and `upper` are the ends of the joint model's interval."""
 
     base: Perplexity
@@ -54,6 +53,8 @@ class JointPerplexity:
     energy: Tensor  # (B,) E(c, x)
     caution: str | None = None  # what is known against the energy before anything is measured
 
+    computed = ("lower", "upper", "width", "n", "sampling_error", "ess", "bits_per_byte", "warning", "convention")
+
     @property
     def lower(self) -> float:
         return self.optimistic.value
@@ -61,6 +62,11 @@ class JointPerplexity:
     @property
     def upper(self) -> float:
         return self.pessimistic.value
+
+    @property
+    def width(self) -> float:
+        """Of the interval."""
+        return self.upper - self.lower
 
     @property
     def sampling_error(self) -> float:
@@ -105,21 +111,6 @@ class JointPerplexity:
             f"are worth {self.ess.median:.3g} in the median, {self.ess.smallest:.3g} at least"
         )
 
-    def to_json(self) -> dict[str, Any]:
-        ends = {"base": self.base, "lower": self.optimistic, "upper": self.pessimistic, "certified": self.certified}
-        return {
-            **{name: end.to_json() for name, end in ends.items()},
-            "n": self.n,
-            "sampling_error": self.sampling_error,
-            "ess": self.ess.to_json(),
-            "warning": self.warning,
-            "convention": self.convention,
-            "contexts": {
-                "lm_log_prob": self.lm_log_prob.tolist(),
-                "energy": self.energy.tolist(),
-                "log_partition": self.log_partition.to_json(),
-            },
-        }
 
 
 def joint_perplexity(

@@ -17,11 +17,8 @@ Relations  `sampler_certificate` needs no large n, but speaks of the sampler ins
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from energylm.errors import ConfigError
@@ -31,6 +28,7 @@ from energylm.numerics.importance import (
     log_mean_exp,
     normalized_log_weights,
 )
+from energylm.records import Record
 
 COLUMNS = ("lower", "upper", "standard_error", "ess", "largest_share")
 TRUSTED_ESS = 20.0  # below this a handful of draws decide the estimate, and the next draw may move it
@@ -48,7 +46,7 @@ def shown_ess(ess: float) -> str:
 
 
 @dataclass(frozen=True)
-class LogPartition:
+class LogPartition(Record):
     """Estimates of log Z, one per context, in nats."""
 
     lower: Tensor  # (B,)
@@ -72,14 +70,7 @@ class LogPartition:
         )
         return few if self.caution is None else f"{self.caution}; {few}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {"n": self.n, "unit": "nats"} | {name: getattr(self, name).tolist() for name in COLUMNS}
 
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "LogPartition":
-        """What `to_json` wrote, to the last digit."""
-        columns: dict[str, Any] = {name: torch.tensor(record[name], dtype=torch.float64) for name in COLUMNS}
-        return cls(**columns, n=record["n"])
 
 
 def log_partition(log_weight_BN: Tensor) -> LogPartition:

@@ -11,16 +11,16 @@ Bits per byte compare models with different tokenizers; perplexity does not.
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from energylm.errors import DataError, ModelError
+from energylm.records import Record
 
 
 @dataclass(frozen=True)
-class Perplexity:
+class Perplexity(Record):
     value: float
     standard_error: float | None  # of `value`; None for a single sequence
     nats_per_token: float
@@ -39,8 +39,6 @@ class Perplexity:
             f"({self.convention})"
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def perplexity(log_prob_B: Tensor, tokens_B: Tensor, bytes_B: Tensor | None = None, *, convention: str) -> Perplexity:

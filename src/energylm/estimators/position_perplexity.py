@@ -12,17 +12,17 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from energylm.estimators.log_partition import LogPartition
 from energylm.estimators.perplexity import Perplexity, perplexity
+from energylm.records import Record
 
 
 @dataclass(frozen=True)
-class PositionPerplexity:
+class PositionPerplexity(Record):
     """One entry a position: the position in the text (counted from 1), perplexities with errors over contexts."""
 
     positions: tuple[int, ...]
@@ -35,26 +35,44 @@ class PositionPerplexity:
     n: int
     warning: str | None
 
+    computed = ("gain_lower", "gain_upper", "mean_gain", "last_position", "last_lower", "last_upper", "last_gain")
+
     @property
     def gain(self) -> tuple[tuple[float, float], ...]:
         """The interval of the perplexity gained on the base model at each position."""
         ends = zip(self.base, self.pessimistic, self.optimistic, strict=True)
         return tuple((base.value - high.value, base.value - low.value) for base, high, low in ends)
 
-    def to_json(self) -> dict[str, Any]:
-        columns = {"base": self.base, "lower": self.optimistic, "upper": self.pessimistic}
-        return {
-            "n": self.n,
-            "convention": self.last_exact.convention,
-            "warning": self.warning,
-            "positions": list(self.positions),
-            **{name: [entry.value for entry in entries] for name, entries in columns.items()},
-            "standard_error": [entry.standard_error for entry in self.optimistic],
-            "sampling_error": list(self.sampling_error),
-            "gain": [list(interval) for interval in self.gain],
-            "median_ess": list(self.median_ess),
-            "last_exact": self.last_exact.to_json(),
-        }
+    @property
+    def gain_lower(self) -> tuple[float, ...]:
+        return tuple(low for low, _ in self.gain)
+
+    @property
+    def gain_upper(self) -> tuple[float, ...]:
+        return tuple(high for _, high in self.gain)
+
+    @property
+    def last_position(self) -> int:
+        return self.positions[-1]
+
+    @property
+    def last_lower(self) -> float:
+        return self.optimistic[-1].value
+
+    @property
+    def last_upper(self) -> float:
+        return self.pessimistic[-1].value
+
+    @property
+    def mean_gain(self) -> tuple[float, ...]:
+        """The middle of that interval."""
+        return tuple((low + high) / 2 for low, high in self.gain)
+
+    @property
+    def last_gain(self) -> float:
+        """What is gained at the last position, exactly."""
+        return self.base[-1].value - self.last_exact.value
+
 
 
 def position_perplexity(

@@ -25,9 +25,10 @@ LOGITS_A_CALL = 1 << 25  # 128 MB of float32
 
 
 def log_probs_at(logits_NV: Tensor, tokens_N: Tensor) -> Tensor:
-    """(N,) float64: log softmax(logits)[token]; the softmax runs over the whole vocabulary."""
-    chosen_N = logits_NV.gather(1, tokens_N[:, None])[:, 0].double()
-    return chosen_N - log_sum_exp(logits_NV, logits_NV.amax(-1, keepdim=True))
+    """(N,) float64 (float32 where a device has none): log softmax(logits)[token]; the softmax runs over the whole
+    vocabulary."""
+    total_N = log_sum_exp(logits_NV, logits_NV.amax(-1, keepdim=True))
+    return logits_NV.gather(1, tokens_N[:, None])[:, 0].to(total_N.dtype) - total_N
 
 
 def token_pseudo_log_likelihoods(

@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from energylm.config.perplexity import CONFIDENCE
+from energylm.config.sampling import CONFIDENCE
 from energylm.errors import ConfigError
 from energylm.estimators.perplexity import Perplexity, perplexity
 from energylm.numerics.importance import leave_one_out_log_sum

@@ -1,6 +1,7 @@
 """Claims: a published finding as a predicate over our results, told as it is: holds, does not hold, or cannot be told.
 
-    bit.upper < base.perplexity                          numbers are reached by dotted paths into the results
+    bit.upper < base.perplexity                          numbers are reached by dotted paths into the results; a name
+                                                         after a list is looked up in each of its entries
     1 < unit.upper <= ralm.perplexity * 1.02             arithmetic and chains of comparisons
     decreasing(gain.upper) and last(gain.gap) < 0.1      a few functions of lists (FUNCTIONS)
 
@@ -67,6 +68,19 @@ class Judged:
 
 class _Unknown(Exception):
     """A path that leads nowhere, or to something that is no finite number or list of them."""
+
+
+def look_up(results: Mapping[str, Any], path: str) -> Any:
+    """What a dotted path leads to; a name after a list is looked up in each of its entries. A path that leads nowhere
+    is a `LookupError` with the part of it that is missing."""
+    parts = path.split(".")
+    value: Any = results
+    for depth, part in enumerate(parts, start=1):
+        inside = value if isinstance(value, list) else [value]
+        if not all(isinstance(entry, Mapping) and part in entry for entry in inside):
+            raise LookupError(".".join(parts[:depth]))
+        value = [entry[part] for entry in inside] if isinstance(value, list) else value[part]
+    return value
 
 
 def check_predicate(predicate: str) -> None:
@@ -152,11 +166,10 @@ class _Parser:
         if self.results is None:
             self.seen[path] = None
             return None
-        value: Any = self.results
-        for place, part in enumerate(parts):
-            if not isinstance(value, Mapping) or part not in value:
-                raise _Unknown(f"the results have no {'.'.join(parts[: place + 1])}")
-            value = value[part]
+        try:
+            value = look_up(self.results, path)
+        except LookupError as missing:
+            raise _Unknown(f"the results have no {missing.args[0]}") from None
         numbers = value if isinstance(value, list) else [value]
         if not numbers or not all(_is_finite_number(number) for number in numbers):
             raise _Unknown(f"{path} is {_short(value)}, not a finite number or a list of them")

@@ -17,7 +17,6 @@ from energylm.config.demo import ENCODER, DemoConfig
 from energylm.config.energy import TEXT, TOKENS
 from energylm.config.generate import JointSampling
 from energylm.config.negatives import NegativesConfig
-from energylm.config.perplexity import PerplexityConfig
 from energylm.config.sampling import Truncation
 from energylm.config.train_energy import (
     EnergyCheckpoints,
@@ -31,20 +30,19 @@ from energylm.config.training import CheckpointConfig, OptimizerConfig, Training
 from energylm.data.corpus import Corpus
 from energylm.data.splits import SPLITS
 from energylm.errors import ModelError
-from energylm.evaluation.joint_report import joint_sections
-from energylm.tables import Table
 from energylm.files import interrupts_say_it_is_kept, read_json, write_json
 from energylm.pipelines.build_corpus import build_corpus
 from energylm.pipelines.get_model import get_model
-from energylm.pipelines.joint_model import load_joint
 from energylm.pipelines.negatives import make_negatives
-from energylm.pipelines.perplexity import PerplexityRun, run_perplexity
 from energylm.pipelines.train_energy import EnergyRun, train_energy
 from energylm.pipelines.train_lm import LMRun, train_lm
 from energylm.progress import format_seconds, say
 from energylm.report.plots import loss_plot
 from energylm.report.report import Numbers, Plot, Sample, Samples, Section, Text, write_report
+from energylm.tables import Table
 from energylm.training.journal import read_journal
+from energylm.verbs.joint.perplexity import Perplexity
+from energylm.verbs.joint.perplexity_report import PerplexityResult, perplexity_sections
 
 STEPS_FILE = "steps.json"  # seconds of each step when it was made
 VALIDATIONS = 5  # points of a validation curve
@@ -72,7 +70,7 @@ class Demo:
     corpus_folder: Path
     run: LMRun
     energy: EnergyRun
-    perplexity: PerplexityRun
+    perplexity: PerplexityResult
 
 
 @interrupts_say_it_is_kept()
@@ -95,9 +93,9 @@ def run_demo(config: DemoConfig, *, output: Path) -> Demo:
     energy = train_energy(energy_settings, output=output / "energy")
     clock.stop("energy")
     say("5/5 perplexity interval, samples, report")
-    measured = run_perplexity(perplexity_config(config, corpus_folder, run.model, energy.model))
+    measured = perplexity_verb(config, corpus_folder, run.model, energy.model).run()
     clock.stop("perplexity")
-    joint = load_joint(str(run.model), str(energy.model), plain_text=True)
+    joint = ResidualModel.load(str(run.model), str(energy.model), plain_text=True)
     samples = draw_samples(joint, config)
     clock.stop("samples")
     sections: list[Section] = [
@@ -106,7 +104,7 @@ def run_demo(config: DemoConfig, *, output: Path) -> Demo:
         loss_section("Loss of the language model", run.journal),
         loss_section("Loss of the energy", energy.folder / "journal.jsonl"),
         Numbers("The energy on contexts it has not seen", energy_table(energy)),
-        *joint_sections(measured.table, measured.joint, measured.by_samples, None),
+        *perplexity_sections(measured),
         Samples("Samples", samples),
         Numbers("Steps", clock.table()),
     ]
@@ -185,14 +183,14 @@ def energy_config(config: DemoConfig, corpus_folder: Path, negatives_folder: Pat
     )
 
 
-def perplexity_config(config: DemoConfig, corpus_folder: Path, model: Path, energy: Path) -> PerplexityConfig:
-    return PerplexityConfig(
+def perplexity_verb(config: DemoConfig, corpus_folder: Path, model: Path, energy: Path) -> Perplexity:
+    return Perplexity(
         language_model=str(model),
         energy=str(energy),
         source=str(corpus_folder),
         split="test",
         length=config.energy.context + config.energy.generated,
-        prefix=config.energy.context,
+        prefix_tokens=config.energy.context,
         contexts=config.energy.measured_contexts,
         n=config.energy.samples,
         by_samples=True,

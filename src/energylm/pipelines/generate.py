@@ -8,9 +8,7 @@ from energylm.bundles.known_models import locate
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.residual_results import AutoregressiveSample, JointSample, NextTokenTable
 from energylm.config.generate import GenerateConfig
-from energylm.evaluation.joint_report import next_token_numbers
-from energylm.tables import to_markdown
-from energylm.pipelines.joint_model import load_joint
+from energylm.tables import Table, to_markdown
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def check_inputs(config: GenerateConfig) -> str:
 
 def generate_text(config: GenerateConfig) -> Iterator[Generated]:
     """One result a prompt, each as soon as it is there."""
-    joint = load_joint(config.language_model, config.energy)
+    joint = ResidualModel.load(config.language_model, config.energy)
     for number, prompt in enumerate(config.prompts):
         yield Generated(prompt, _one(joint, config, prompt, number))
 
@@ -82,3 +80,13 @@ def _one(
         stop_at_eos=config.sampling.stop_at_eos,
         seed=config.seed,
     )
+
+
+def next_token_numbers(table: NextTokenTable, *, show: int = 5) -> Table:
+    """The likeliest next tokens of both models, as in the paper's table 3."""
+    rows = [[row["model"], row["rank"], row["text"], row["probability"]] for row in table.rows(show=show)]
+    convention = (
+        f"probabilities among the {len(table.base)} tokens kept, of candidates that hold {table.base_mass:.3g} of the "
+        f"base's probability; {table.n:,} completions each"
+    )
+    return Table(["model", "rank", "token", "probability"], rows, convention=convention)

@@ -8,8 +8,7 @@ from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.text_results import Samples
 from energylm.config.analysis import JointWindowsConfig
-from energylm.config.perplexity import PerplexityConfig
-from energylm.pipelines.perplexity import load_windows
+from energylm.data.source_windows import SourceWindows
 from energylm.randomness import derive_seed
 
 
@@ -24,10 +23,10 @@ class JointWindows:
     def load(cls, config: JointWindowsConfig) -> "JointWindows":
         """The same windows that `energylm perplexity` measures with this seed."""
         lm = LanguageModel.from_pretrained(config.language_model)
-        shared = {name: getattr(config, name) for name in ("language_model", "source", "split", "length", "prefix")}
-        windows = load_windows(PerplexityConfig(**shared, contexts=config.contexts, seed=config.seed), lm.tokenizer)
+        windows = SourceWindows(config.source, config.length, config.contexts, config.seed, config.split)
+        ids = windows.load(lm.tokenizer, model=config.language_model)
         lm = lm.without_special_tokens()  # the windows lie within documents
-        return cls(config, lm, ResidualModel(lm, EnergyModel.from_pretrained(config.energy)), windows)
+        return cls(config, lm, ResidualModel(lm, EnergyModel.from_pretrained(config.energy)), ids)
 
     @property
     def new_tokens(self) -> int:

@@ -15,12 +15,12 @@ from typing import Any
 
 from energylm.config.demo import ENCODER, DemoConfig
 from energylm.config.plan import MachineConfig, PlanConfig
-from energylm.tables import Table
 from energylm.files import read_json
 from energylm.jobs.artefacts import ArtefactStore
+from energylm.jobs.costs import CorpusSize, Counted, Product, Surroundings
 from energylm.pipelines.plan_steps import count_step
-from energylm.pipelines.plan_work import CorpusSize, Counted, Product, Surroundings
 from energylm.progress import format_seconds
+from energylm.tables import Table
 
 DEMO = "demo"
 FACTORS_FILE = Path(str(files("energylm"))) / "pipelines" / "plan_factors.json"
@@ -179,7 +179,7 @@ def _recipe_steps(config: PlanConfig, store: ArtefactStore) -> tuple[str, list[_
 
 def _demo_steps(config: DemoConfig) -> list[_Step]:
     """The demo's five steps with the settings that it gives them; its samples are part of the last."""
-    from energylm.pipelines.demo import energy_config, negatives_config, perplexity_config, train_config
+    from energylm.pipelines.demo import energy_config, negatives_config, perplexity_verb, train_config
 
     if config.energy.init is None:
         config = config.model_copy(update={"energy": config.energy.model_copy(update={"init": ENCODER})})
@@ -191,7 +191,7 @@ def _demo_steps(config: DemoConfig) -> list[_Step]:
         _Step("language model", "lm", train_config(config, corpus_folder=corpus).model_dump(), str(lm)),
         _Step("negatives", "negatives", negatives_config(config, corpus, lm).model_dump(), str(negatives)),
         _Step("energy", "energy", energy_config(config, corpus, negatives).model_dump(), str(energy)),
-        _Step("perplexity", "perplexity", perplexity_config(config, corpus, lm, energy).model_dump(), "perplexity"),
+        _Step("perplexity", "perplexity", perplexity_verb(config, corpus, lm, energy).model_dump(), "perplexity"),
     ]
 
 

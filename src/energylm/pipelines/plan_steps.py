@@ -15,7 +15,6 @@ from energylm.config.base import Config
 from energylm.config.corpus import CorpusConfig
 from energylm.config.grid import DiscriminationConfig, GridSummaryConfig, LikelihoodConfig
 from energylm.config.negatives import NegativesConfig
-from energylm.config.perplexity import PerplexityConfig
 from energylm.config.pretrain import (
     PretrainElectraConfig,
     PretrainElectricConfig,
@@ -27,14 +26,22 @@ from energylm.config.train_energy import TrainEnergyConfig
 from energylm.config.train_lm import TrainLMConfig
 from energylm.data.sources import open_sources
 from energylm.errors import ConfigError
-from energylm.pipelines.plan_reading import count_discrimination, count_likelihood, count_negatives, count_perplexity
+from energylm.jobs.costs import CorpusSize, Counted, Surroundings
+from energylm.pipelines.plan_reading import count_discrimination, count_likelihood
 from energylm.pipelines.plan_training import count_cloze, count_energy, count_lm
-from energylm.pipelines.plan_work import CorpusSize, Counted, Surroundings
 from energylm.pipelines.recipe_steps.corpus import CORPUS, located
+from energylm.verbs.joint.costs import count_negatives
+from energylm.verbs.recipes.step_kind import located as located_strings
+from energylm.verbs.table import STEPS_ONLY, VERBS, verb_class
 
 
 def count_step(kind: str, values: Mapping[str, Any], around: Surroundings) -> Counted | None:
     """The work of a step; None where its kind has no counted work."""
+    if kind in VERBS | STEPS_ONLY:
+        counted = verb_class(kind).checked(located_strings(values), origin=f"a step that makes {kind}").cost(around)
+        if counted is not None:
+            counted.count(f"start.{kind}", 1)
+        return counted
     if kind not in _KINDS:
         return None
     config_class, count = _KINDS[kind]
@@ -95,7 +102,6 @@ _KINDS: dict[str, tuple[type[Config], Callable[[Any, Surroundings], Counted]]] =
     "two-tower": (PretrainTwoTowerConfig, count_cloze),
     "negatives": (NegativesConfig, count_negatives),
     "energy": (TrainEnergyConfig, count_energy),
-    "perplexity": (PerplexityConfig, count_perplexity),
     "discrimination": (DiscriminationConfig, count_discrimination),
     "likelihood": (LikelihoodConfig, count_likelihood),
     "grid": (GridSummaryConfig, _nothing),

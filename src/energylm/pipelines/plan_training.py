@@ -6,9 +6,9 @@ from energylm.config.pretrain import PretrainClozeConfig, PretrainConfig, Pretra
 from energylm.config.train_energy import TrainEnergyConfig
 from energylm.config.train_lm import TrainLMConfig
 from energylm.config.training import TrainingConfig
+from energylm.jobs.costs import MEASURES, Counted, Surroundings, passes_over
 from energylm.models.compute import equal_steps, training_flops_per_step
 from energylm.models.workload import Network, reading, resident_bytes, updating
-from energylm.pipelines.plan_work import MEASURES, Counted, Surroundings, passes_over
 
 
 def count_lm(config: TrainLMConfig, around: Surroundings) -> Counted:

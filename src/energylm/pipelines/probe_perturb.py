@@ -18,16 +18,15 @@ from energylm.bundles.energy_model import bind
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.log_likelihood_energy import load_energy
-from energylm.config.perplexity import PerplexityConfig
 from energylm.config.probe import PerturbConfig
 from energylm.contracts import Energy
 from energylm.data.common_words import commonest_name, commonest_word
 from energylm.data.corpus import Corpus
+from energylm.data.source_windows import SourceWindows
 from energylm.data.writable_tokens import writable_tokens
 from energylm.errors import ConfigError
 from energylm.evaluation.probe_perturb import Perturbed, perturbed, perturbed_sections
 from energylm.numerics.perturbations import replaced_at_every_position, swapped_at_every_position
-from energylm.pipelines.perplexity import check_inputs, load_windows
 from energylm.progress import progress
 from energylm.randomness import generator
 from energylm.report.report import write_report
@@ -49,7 +48,7 @@ def run_perturb(config: PerturbConfig, *, output: Path | None = None) -> Perturb
     """Measure; with `output` also write a report there."""
     plan_perturb(config)
     lm, loaded = LanguageModel.from_pretrained(config.language_model), load_energy(config.energy)
-    energy, windows = bind(loaded, lm), load_windows(_windows(config), lm.tokenizer)
+    energy, windows = bind(loaded, lm), _windows(config).load(lm.tokenizer, model=config.language_model)
     tokens_BT = torch.tensor(windows)
     replacing = _replacing_tokens(config, lm, tokens_BT)
     shown = {name: lm.decode([token]).strip() for name, token in replacing.items()}
@@ -95,7 +94,7 @@ def run_perturb(config: PerturbConfig, *, output: Path | None = None) -> Perturb
 def plan_perturb(config: PerturbConfig) -> str:
     """Find every input without loading a model; what would be done, in words."""
     locate(config.energy)
-    check_inputs(_windows(config))
+    _windows(config).check()
     return (
         f"would change {config.texts} texts of {config.length} tokens of {config.source} at every position, 3 ways "
         f"({config.texts * (3 * config.length - 1):,} copies), and score them with {config.energy} and "
@@ -146,10 +145,7 @@ def _one_token(name: str, word: str, lm: LanguageModel) -> int:
     return ids[0]
 
 
-def _windows(config: PerturbConfig) -> PerplexityConfig:
-    """The same windows that `energylm perplexity` measures with this seed."""
-    shared = {
-        name: getattr(config, name)
-        for name in ("language_model", "source", "split", "field", "documents", "length", "seed")
-    }
-    return PerplexityConfig(**shared, prefix=0, contexts=config.texts)
+def _windows(config: PerturbConfig) -> SourceWindows:
+    return SourceWindows(
+        config.source, config.length, config.texts, config.seed, config.split, config.field, config.documents
+    )

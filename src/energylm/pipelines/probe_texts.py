@@ -11,14 +11,13 @@ from torch import Tensor
 from energylm.bundles.energy_model import EnergyModel, bind
 from energylm.bundles.language_model import LanguageModel
 from energylm.config.energy import TEXT
-from energylm.config.perplexity import PerplexityConfig
 from energylm.config.probe import AttackConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast, pad
+from energylm.data.source_windows import SourceWindows
+from energylm.data.text_files import existing, read_texts
 from energylm.errors import ConfigError, DataError
-from energylm.pipelines.perplexity import check_inputs, load_windows
-from energylm.pipelines.score_lm import existing, read_texts
 from energylm.randomness import derive_seed, shuffled
 
 
@@ -36,7 +35,7 @@ def check_texts(config: AttackConfig) -> str:
         kind = "generated" if config.towards == "real" else "real"
         return f"{min(config.texts, len(negatives))} {kind} texts of {config.negatives}"
     if existing(Path(config.source)).is_dir():
-        check_inputs(_windows(config))
+        _windows(config).check()
         return f"{config.texts} windows of {config.length} tokens of {config.source} ({config.split})"
     return f"the first {config.texts} texts of {config.source}"
 
@@ -45,7 +44,7 @@ def load_texts(config: AttackConfig, energy: EnergyModel, lm: LanguageModel) -> 
     if config.negatives is not None:
         return _of_negatives(config, energy)
     if Path(config.source).is_dir():
-        return _own(energy, lm, load_windows(_windows(config), lm.tokenizer))
+        return _own(energy, lm, _windows(config).load(lm.tokenizer, model=config.language_model))
     texts = list(islice(read_texts(Path(config.source), field=config.field), config.texts))
     if not texts:
         raise DataError(f"{config.source} holds no text; give a file with one text a line")
@@ -87,7 +86,5 @@ def _everywhere(tokens_BT: Tensor, lengths_B: Tensor) -> list[ProbedText]:
     ]
 
 
-def _windows(config: AttackConfig) -> PerplexityConfig:
-    """The same windows that `energylm perplexity` measures with this seed."""
-    shared = {name: getattr(config, name) for name in ("language_model", "source", "split", "length", "seed")}
-    return PerplexityConfig(**shared, prefix=0, contexts=config.texts)
+def _windows(config: AttackConfig) -> SourceWindows:
+    return SourceWindows(config.source, config.length, config.texts, config.seed, config.split)

@@ -29,16 +29,16 @@ from energylm.config.recipe import (
     references,
 )
 from energylm.errors import ConfigError
-from energylm.evaluation.claims import Judged, check_predicate, claims_table, judge, paths
+from energylm.evaluation.claims import Judged, check_predicate, claims_table, judge, look_up, paths
 from energylm.evaluation.grid_report import grid_sections
 from energylm.files import interrupts_say_it_is_kept
-from energylm.tables import Table
 from energylm.jobs.artefacts import Artefact, ArtefactStore
 from energylm.pipelines.grid_steps import GRID, expand_grid
 from energylm.pipelines.recipe_steps.corpus import CORPUS, choose_corpus, corpus_steps
 from energylm.pipelines.steps import PlannedStep, describe_steps, make_steps, plan_steps, steps_section
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Section, Text, write_report
+from energylm.tables import Table
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _section(config: SectionConfig, results: Mapping[str, Any]) -> list[Section]
         return [] if found is None else grid_sections(found, title=config.title)
     if config.series:
         lines = [
-            Series(line.name, _value(line.x, results), _value(line.y, results))
+            Series(line.name, _points(line.x, results), _points(line.y, results))
             for line in config.series
             if _value(line.x, results) is not None
         ]
@@ -200,18 +200,24 @@ def _is_made(row: Sequence[Any], results: Mapping[str, Any]) -> bool:
     return not named or any(name in results for name in named)
 
 
+def _points(path: str, results: Mapping[str, Any]) -> list[float]:
+    """Of a line; a single number is a line of one point."""
+    value = _value(path, results)
+    return value if isinstance(value, list) else [value]
+
+
 def _value(cell: Any, results: Mapping[str, Any]) -> Any:
     """A cell as it is, or what "=path" leads to; None for a step that this scale does not make."""
     if not isinstance(cell, str) or not cell.startswith(VALUE):
         return cell
-    value: Any = results
-    for place, part in enumerate(path := cell.removeprefix(VALUE).split(".")):
-        if place == 0 and part not in value:
-            return None
-        if not isinstance(value, Mapping) or part not in value:
-            raise ConfigError(f"the report refers to {cell}, but {'.'.join(path[:place])} has no {part!r}")
-        value = value[part]
-    return value
+    path = cell.removeprefix(VALUE)
+    if path.partition(".")[0] not in results:
+        return None
+    try:
+        return look_up(results, path)
+    except LookupError as missing:
+        above, _, part = missing.args[0].rpartition(".")
+        raise ConfigError(f"the report refers to {cell}, but {above} has no {part!r}") from None
 
 
 def _cost(minutes: float | None) -> str:

@@ -25,7 +25,6 @@ from energylm.config.serve import ServeConfig
 from energylm.data.formats.nbest import Hypothesis, NBest
 from energylm.errors import ModelError
 from energylm.estimators.weight_tuning import ListScores
-from energylm.pipelines.joint_model import load_joint
 from energylm.pipelines.serve_completions import Completer, Completion, CompletionTask
 from energylm.pipelines.serve_proposals import ProposalChooser, ProposalPool
 
@@ -137,7 +136,7 @@ def load_services(config: ServeConfig) -> Services:
     """Load every model that `config` names."""
     joint: ResidualModel | None = None
     if config.upstream is None and config.language_model is not None and config.energy is not None:
-        joint = load_joint(config.language_model, config.energy)
+        joint = ResidualModel.load(config.language_model, config.energy)
     lm = joint.lm if joint is not None else None
     if config.language_model is not None and lm is None:
         lm = LanguageModel.from_pretrained(config.language_model)

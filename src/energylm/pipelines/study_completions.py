@@ -13,17 +13,16 @@ from typing import Any
 
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.text_codec import Text
 from energylm.bundles.weights_identity import model_identity
-from energylm.config.perplexity import PerplexityConfig
 from energylm.config.study import StudyConfig, StudyModel
 from energylm.data.readers.jsonl import json_records
+from energylm.data.source_windows import SourceWindows
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.errors import DataError
 from energylm.jobs.engine import LocalPool
 from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
-from energylm.pipelines.joint_model import load_joint
-from energylm.pipelines.perplexity import load_windows
 from energylm.progress import Progress, progress
 from energylm.randomness import derive_seed
 
@@ -82,18 +81,8 @@ def draw_completions(config: StudyConfig, *, prefixes: int, drafts: Path) -> lis
     windows, seed = config.windows, config.design.seed
     assert windows is not None
     lm = LanguageModel.from_pretrained(config.models[0].language_model)
-    tokens = load_windows(
-        PerplexityConfig(
-            language_model=config.models[0].language_model,
-            source=windows.source,
-            split=windows.split,
-            length=windows.length,
-            prefix=windows.prefix,
-            contexts=prefixes,
-            seed=seed,
-        ),
-        lm.tokenizer,
-    )
+    cut = SourceWindows(windows.source, windows.length, prefixes, seed, windows.split)
+    tokens = cut.load(lm.tokenizer, model=config.models[0].language_model)
     halves = ((ids[: windows.prefix], ids[windows.prefix :]) for ids in tokens)
     cuts = (Cut(prefix, lm.decode(prefix), lm.decode(real)) for prefix, real in halves)
     whole = list({cut.prefix: cut for cut in cuts if cut.is_whole}.values())
@@ -126,7 +115,9 @@ class CompletionsWorker:
 
     def __init__(self, model: StudyModel, *, cut_by: str, new_tokens: int, stream: int) -> None:
         self._model, self._new_tokens, self._stream = model, new_tokens, stream
-        self._joint = None if model.energy is None else load_joint(model.language_model, model.energy, plain_text=True)
+        self._joint = (
+            None if model.energy is None else ResidualModel.load(model.language_model, model.energy, plain_text=True)
+        )
         alone = LanguageModel.from_pretrained(model.language_model) if self._joint is None else self._joint.lm
         self._lm = alone.without_special_tokens()  # the windows lie within documents
         self._same_tokens = tokenizer_sha256(self._lm.tokenizer) == cut_by

@@ -58,12 +58,21 @@ class Flag:
 class Verb(Config):
     examples: ClassVar[tuple[str, ...]] = ()
     shortcuts: ClassVar[Mapping[str, str]] = {}  # options for keys of nested configs: {"steps": "training.steps"}
+    refused: ClassVar[Mapping[str, str]] = {}  # options that people will try here, each with why there is none
     writes: ClassVar[Literal["nothing", "optional", "required"]] = "nothing"  # whether there is an --output folder
     overwrites: ClassVar[bool] = False  # whether --overwrite replaces what stands there
     blocks: ClassVar[bool] = False  # whether the work is cut into blocks, which an engine can take elsewhere
     product: ClassVar[str] = "."  # what "@step" means in a recipe, inside the step's folder
     version: ClassVar[int] = 1  # raised when the same options come to mean something else
     apart_from: ClassVar[frozenset[str]] = frozenset()  # options that change how it is done, not what comes out
+
+    @model_validator(mode="before")
+    @classmethod
+    def _say_why_not(cls, values: Any) -> Any:
+        for name, reason in cls.refused.items():
+            if isinstance(values, Mapping) and name in values:
+                raise ValueError(f"{name} {values[name]}: {reason}")
+        return values
 
     @model_validator(mode="before")
     @classmethod

@@ -15,6 +15,7 @@ from energylm.pipelines.recipe_steps import (
     study,
 )
 from energylm.pipelines.recipe_steps.kind import StepKind
+from energylm.verbs.table import STEPS_ONLY, VERBS, verb_class
 
 STEP_KINDS: dict[str, StepKind] = {
     **chains.STEPS,
@@ -29,4 +30,5 @@ STEP_KINDS: dict[str, StepKind] = {
     **scoring.STEPS,
     **seq2seq.STEPS,
     **study.STEPS,
+    **{name: StepKind.of_verb(verb_class(name)) for name in (VERBS | STEPS_ONLY)},
 }

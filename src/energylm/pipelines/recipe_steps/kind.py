@@ -8,6 +8,7 @@ content of a user's own folders in place of their paths.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.base import Config
 from energylm.data.manifest import MANIFEST_FILE as CORPUS_MANIFEST
 from energylm.data.manifest import read_manifest
+from energylm.verbs.recipes.step_kind import identity, make
+from energylm.verbs.verb import Verb
 
 Result = dict[str, Any]
 Values = Mapping[str, Any]
@@ -29,6 +32,12 @@ class StepKind:
     version: int = 1  # raised when the same settings come to mean something else
     content: Callable[[Values], Result] | None = None  # in place of the settings, where these do not tell all
     apart_from: frozenset[str] = frozenset()  # settings that change how it is done, not what comes out
+
+    @classmethod
+    def of_verb(cls, verb: type[Verb]) -> "StepKind":
+        return cls(
+            verb, partial(make, verb), product=verb.product, content=partial(identity, verb, origin="a step"), version=0
+        )
 
     def identity(self, values: Values, origin: str) -> Result:
         if self.content is not None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from energylm.config.analysis import RepetitionsConfig, SampledTextConfig
 from energylm.config.negatives import NegativesConfig
-from energylm.config.perplexity import PerplexityConfig
 from energylm.config.pretrain import PretrainMLMConfig
 from energylm.config.train_energy import TrainEnergyConfig
 from energylm.config.train_lm import TrainLMConfig
@@ -59,55 +58,6 @@ def _make_negatives(values: Values, folder: Path) -> Result:
     return {"contexts": run.manifest.contexts, "tokens": run.manifest.tokens}
 
 
-def _measure_perplexity(values: Values, folder: Path) -> Result:
-    """Numbers by name, lists where there is one a position or a number of samples."""
-    from energylm.pipelines.perplexity import run_perplexity
-
-    run = run_perplexity(PerplexityConfig.checked(values), output=folder)
-    found: Result = {
-        "base": run.base.value,
-        "base_error": run.base.standard_error,
-        "convention": run.table.convention,
-        **{name.lower(): measured.value for name, measured in run.baselines.items()},
-    }
-    if run.joint is not None:
-        found |= {
-            "lower": run.joint.lower,
-            "upper": run.joint.upper,
-            "error": run.joint.optimistic.standard_error,
-            "certified": run.joint.certified.value,
-            "certified_bound": run.joint.certified.bound,
-            "ess": run.joint.ess.median,
-            "ess_smallest": run.joint.ess.smallest,
-            "n": run.joint.n,
-            "bits_per_byte": run.joint.pessimistic.bits_per_byte,
-            "base_bits_per_byte": run.base.bits_per_byte,
-            "warning": run.joint.warning,
-        }
-    if run.by_samples:
-        ends = [(at.n, at.lower, at.upper, at.certified.value) for at in run.by_samples]
-        n, lower, upper, certified = map(list, zip(*ends, strict=True))
-        widths = [high - low for low, high in zip(lower, upper, strict=True)]
-        found["samples"] = {"n": n, "lower": lower, "upper": upper, "certified": certified, "width": widths}
-    if run.by_position is not None:
-        at = run.by_position
-        low, high = map(list, zip(*at.gain, strict=True))
-        found["positions"] = {
-            "position": list(at.positions),
-            "gain_lower": low,
-            "gain_upper": high,
-            "gain": [(a + b) / 2 for a, b in at.gain],
-            "last_lower": at.optimistic[-1].value,
-            "last_upper": at.pessimistic[-1].value,
-            "last_exact": at.last_exact.value,
-            "last_position": [at.positions[-1]],
-            "last_gain": [at.base[-1].value - at.last_exact.value],
-            "n": at.n,
-            "convention": at.last_exact.convention,
-        }
-    return found
-
-
 def _compare_sampled_text(values: Values, folder: Path) -> Result:
     from energylm.pipelines.sampled_text import compare_sampled_text
 
@@ -127,9 +77,6 @@ STEPS = {
     "mlm": StepKind(PretrainMLMConfig, _pretrain_mlm, product="model"),
     "negatives": StepKind(NegativesConfig, _make_negatives, version=PLAIN_TEXT),
     "energy": StepKind(TrainEnergyConfig, _train_energy, product="model"),
-    "perplexity": StepKind(
-        PerplexityConfig, _measure_perplexity, version=PLAIN_TEXT, apart_from=frozenset({"block_contexts"})
-    ),
     "sampled-text": StepKind(SampledTextConfig, _compare_sampled_text, version=PLAIN_TEXT),
     "repetitions": StepKind(RepetitionsConfig, _tabulate_repetitions, version=PLAIN_TEXT),
 }

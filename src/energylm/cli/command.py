@@ -1,9 +1,9 @@
 """A verb's declaration as a command: flags, positions, help, `--config`, `--set`, `--json`, `--dry-run`, the engine.
 
 Values travel as text to the verb's own model, which checks types and bounds, so there is one place that judges them and
-one kind of message. Commands are built when they are called for: `energylm --help` imports no verb.
+one kind of message.
 
-Relations  `verbs.options` reads the fields; `main` runs what is built here.
+Relations  `verbs.options` reads the fields; `groups` builds a command when it is called for.
 """
 
 from pathlib import Path
@@ -18,36 +18,7 @@ from energylm.verbs import table
 from energylm.verbs.options import Option, options_of
 from energylm.verbs.verb import Verb
 
-MAX_WIDTH = 110
 ENGINE = "Engine"
-
-
-class VerbGroup(click.Group):
-    """The program, or a group such as `energylm corpus`: verbs by name, built when asked for."""
-
-    def __init__(self, prefix: str = "", **options: Any) -> None:
-        super().__init__(prefix.rpartition(" ")[2] or "energylm", **options)
-        self.prefix = prefix
-
-    def list_commands(self, context: click.Context) -> list[str]:
-        inside = [name.removeprefix(self.prefix).strip() for name in table.VERBS if name.startswith(self.prefix)]
-        return list(dict.fromkeys(name.partition(" ")[0] for name in inside))
-
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        whole = f"{self.prefix} {name}".strip()
-        if whole in table.VERBS:
-            return VerbCommand(table.verb_class(whole))
-        if any(verb.startswith(f"{whole} ") for verb in table.VERBS):
-            return VerbGroup(whole, help=table.GROUPS.get(whole), no_args_is_help=True)
-        return None
-
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = []
-        for name in self.list_commands(context):
-            whole = f"{self.prefix} {name}".strip()
-            rows.append((name, table.short_help(whole) if whole in table.VERBS else table.GROUPS.get(whole, "")))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
 
 
 class VerbCommand(click.Command):
@@ -61,7 +32,9 @@ class VerbCommand(click.Command):
     def _run(self, **values: Any) -> None:
         flags = {option.name: _given(option, values.pop(option.name)) for option in self.options}
         where = {option.name: _given(option, values.pop(option.name)) for option in self.engine_options}
+        flags |= {name: values.pop(name) for name in self.verb.refused}
         names = {option.key: _spelling(option) for option in [*self.options, *self.engine_options]}
+        names |= {name: _flag(name) for name in self.verb.refused}
         verb = load_config(self.verb, values["config_file"], settings=values["settings"], overrides=flags, names=names)
         output = values.get("output")
         job = Job(
@@ -126,6 +99,7 @@ def _parameters(verb: type[Verb], options: list[Option], engine: list[Option]) -
             click.Option(["--overwrite"], is_flag=True, help="Replace what stands there and was made otherwise.")
         )
     found += [_parameter(option) for option in engine]
+    found += [click.Option([_flag(name), name], hidden=True) for name in verb.refused]
     return [
         *found,
         click.Option(["--config", "config_file"], metavar="FILE", help="YAML file with any keys of the configuration."),
@@ -193,6 +167,10 @@ def _position(option: Option) -> str:
     return f"{option.positional}{many}" if option.is_required else f"[{option.positional}]{many}"
 
 
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
 def _spelling(option: Option) -> str:
     """How an error names the option: as it is typed."""
     return option.positional or option.flag
@@ -202,16 +180,3 @@ def _set_help(verb: type[Verb]) -> str:
     """An example that this verb has: a key of a nested config where there is one."""
     nested = next((key for key in verb.shortcuts.values()), None) or next(iter(verb.model_fields))
     return f"Any key of the configuration, e.g. {nested}=…; repeatable."
-
-
-def program() -> VerbGroup:
-    """`energylm` itself."""
-    from energylm import __version__
-
-    root = VerbGroup(
-        help="Energy-based models of text: train, measure, sample, rerank, detect.",
-        epilog="Start with: energylm demo. Every verb has --help with examples.",
-        no_args_is_help=True,
-        context_settings={"max_content_width": MAX_WIDTH, "help_option_names": ["--help", "-h"]},
-    )
-    return click.version_option(__version__, message="energylm %(version)s", help="Print the version and leave.")(root)

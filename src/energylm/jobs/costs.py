@@ -1,6 +1,6 @@
 """What planning counts with: quantities of work, what steps leave behind, and what a step is planned in.
 
-Relations  `plan_training`, `plan_reading` and `plan_steps` count; `plan` turns quantities into seconds.
+Relations  the `cost` of each verb counts; `energylm plan` turns quantities into seconds.
 """
 
 from collections.abc import Mapping

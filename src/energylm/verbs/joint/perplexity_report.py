@@ -1,15 +1,17 @@
-"""Joint models for people: perplexities in one table, their plots, next tokens (Deng et al. 2020, tables 1 and 3)."""
+"""Perplexities of a joint model, its base and baselines: one record, its table and plots (Deng et al. 2020)."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from energylm.bundles.residual_results import NextTokenTable
 from energylm.estimators.joint_perplexity import JointPerplexity
 from energylm.estimators.perplexity import Perplexity
 from energylm.estimators.position_perplexity import PositionPerplexity
-from energylm.tables import Cell, Table
+from energylm.records import LOCAL, Record
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Section, Text
+from energylm.tables import Cell, Table
 
 COLUMNS = ("model", "perplexity", "upper end", "standard error", "bits per byte", "upper bits per byte", "tokens")
 BASE, JOINT, CERTIFIED = "base LM", "joint model", "joint sampler, certified"
@@ -27,9 +29,37 @@ is over texts, each with samples of its own; it speaks of other texts, and is on
 """.strip()
 
 
+@dataclass(frozen=True, repr=False)
+class PerplexityResult(Record):
+    """Everything that was measured; `report` is the page, where one was asked for."""
+
+    windows: str  # which they were, in words
+    name: str  # of the base
+    base: Perplexity
+    baselines: dict[str, Perplexity]  # ralm, balm
+    joint: JointPerplexity | None = None
+    by_samples: tuple[JointPerplexity, ...] = ()
+    by_position: PositionPerplexity | None = None
+    report: Path | None = field(default=None, metadata=LOCAL)
+
+    computed = ("convention",)
+
+    @property
+    def table(self) -> Table:
+        table = perplexity_table(self.base, self.joint, self.baselines)
+        return replace(table, convention=f"{self.windows}; {table.convention}")
+
+    @property
+    def convention(self) -> str:
+        return self.table.convention
+
+    def summary(self) -> str | None:
+        return None if self.joint is None else self.joint.summary()
+
+
 def perplexity_table(base: Perplexity, joint: JointPerplexity | None, baselines: Mapping[str, Perplexity]) -> Table:
     """All models in one table; an interval has an upper end, and so has the certificate: its bound with confidence."""
-    rows = [_row(BASE, base), *(_row(name, measured) for name, measured in baselines.items())]
+    rows = [_row(BASE, base), *(_row(name.upper(), measured) for name, measured in baselines.items())]
     if joint is not None:
         rows += [
             _row(JOINT, joint.optimistic, upper=(joint.pessimistic.value, joint.pessimistic.bits_per_byte)),
@@ -77,14 +107,10 @@ def positions_plot(result: PositionPerplexity) -> LinePlot:
     return LinePlot(series, x_label="position", y_label="perplexity gained on the base")
 
 
-def joint_sections(
-    table: Table,
-    joint: JointPerplexity | None,
-    by_samples: Sequence[JointPerplexity],
-    by_position: PositionPerplexity | None,
-) -> list[Section]:
+def perplexity_sections(result: PerplexityResult) -> list[Section]:
     """The sections of a report on perplexity."""
-    sections: list[Section] = [Numbers("Perplexity", table)]
+    joint, by_samples, by_position = result.joint, result.by_samples, result.by_position
+    sections: list[Section] = [Numbers("Perplexity", result.table)]
     if joint is not None:
         sections += [Text("What the interval means", MEANING), Numbers("How far to trust it", trust_table(joint))]
     if by_samples:
@@ -104,16 +130,6 @@ def joint_sections(
         )
         sections.append(Plot("Perplexity gain by position", positions_plot(by_position), alt=alt))
     return sections
-
-
-def next_token_numbers(table: NextTokenTable, *, show: int = 5) -> Table:
-    """The likeliest next tokens of both models, as in the paper's table 3."""
-    rows = [[row["model"], row["rank"], row["text"], row["probability"]] for row in table.rows(show=show)]
-    convention = (
-        f"probabilities among the {len(table.base)} tokens kept, of candidates that hold {table.base_mass:.3g} of the "
-        f"base's probability; {table.n:,} completions each"
-    )
-    return Table(["model", "rank", "token", "probability"], rows, convention=convention)
 
 
 def _row(name: str, lower: Perplexity, *, upper: tuple[float | None, float | None] = (None, None)) -> list[Cell]:

@@ -1,0 +1,97 @@
+"""The work of drawing continuations and of reading them: negatives and perplexity, counted for `energylm plan`."""
+
+from typing import TYPE_CHECKING
+
+from energylm.config.negatives import NegativesConfig
+from energylm.jobs.costs import TOKENS_AT_ONCE, Counted, Surroundings, Texts, passes_over
+from energylm.models.workload import Network, Work, drawing, reading, resident_bytes
+from energylm.samplers.continuations import LOGITS_BYTES, MIN_ROWS
+
+if TYPE_CHECKING:
+    from energylm.verbs.joint.perplexity import Perplexity
+
+
+def count_negatives(config: NegativesConfig, around: Surroundings) -> Counted:
+    corpus, network = around.corpus(config.corpus), around.network(config.lm)
+    windows = corpus.tokens[config.split] / (config.stride or config.length)
+    contexts = min(config.contexts or windows, windows)
+    given = sum(config.context_lengths) / len(config.context_lengths)
+    own = contexts / around.world
+    together = min(config.block_contexts / len(config.context_lengths), own) * config.k  # that travel in one batch
+    rows = min(_draw_rows(network), together)
+    counted = Counted(product=Texts(contexts, config.k, config.length))
+    new = config.length - given
+    counted.add("drawing", drawing(network, contexts=own, copies=config.k, given=given, new=new, rows=rows))
+    counted.count("shards", max(1.0, own / config.block_contexts))
+    counted.memory_bytes += _drawing_bytes(network, rows=rows, length=config.length, new=new)
+    counted.disk_bytes = contexts * config.k * (2 * new + 16)
+    return counted
+
+
+def _draw_rows(network: Network) -> int:
+    """Continuations that are drawn at a time (`samplers.continuations`)."""
+    return max(MIN_ROWS, LOGITS_BYTES // (4 * network.vocabulary_size))
+
+
+def _drawing_bytes(network: Network, *, rows: float, length: int, new: float) -> float:
+    """Weights, activations, and the keys and values of what is being written."""
+    keys_and_values = 4 * 2 * network.layers * network.width * rows * new
+    return keys_and_values + resident_bytes(network, tokens=rows, length=length, predicted=rows, learns=False)
+
+
+def count_perplexity(verb: "Perplexity", around: Surroundings) -> Counted:
+    base = around.network(verb.language_model)
+    windows = verb.contexts / around.world
+    new = verb.length - verb.prefix_tokens
+    counted = Counted()
+    for name in filter(None, (verb.language_model, verb.ralm, verb.balm)):
+        network = around.network(name)
+        tokens = windows * verb.length
+        work = reading(network, rows=windows, length=verb.length, predicted=tokens, passes=passes_over(tokens))
+        counted.add("reading", work)
+        if network.read_only is not None:
+            work = reading(
+                network.read_only, rows=windows, length=verb.length, predicted=tokens, passes=passes_over(tokens)
+            )
+            counted.add("reading", work)
+    rows = _draw_rows(base)
+    counted.memory_bytes += _drawing_bytes(base, rows=rows, length=verb.length, new=new)
+    if verb.energy is None:
+        return counted
+    energy = around.network(verb.energy)
+    _joint(counted, base, energy, contexts=windows, copies=verb.n, given=verb.prefix_tokens, new=new)
+    if verb.by_position:
+        for position in range(new):
+            _joint(
+                counted,
+                base,
+                energy,
+                contexts=windows,
+                copies=verb.position_samples,
+                given=verb.prefix_tokens + position,
+                new=new - position,
+            )
+        every_last = windows * base.vocabulary_size  # the last token is enumerated
+        counted.add("reading", _judged(energy, texts=every_last, contexts=windows, given=verb.length - 1, new=1))
+    counted.memory_bytes += resident_bytes(energy, tokens=TOKENS_AT_ONCE, length=verb.length, predicted=0, learns=False)
+    return counted
+
+
+def _joint(
+    counted: Counted, base: Network, energy: Network, *, contexts: float, copies: int, given: int, new: int
+) -> None:
+    """Draws from the base, and the energy of each."""
+    rows = min(_draw_rows(base), contexts * copies)
+    counted.add("drawing", drawing(base, contexts=contexts, copies=copies, given=given, new=new, rows=rows))
+    counted.add("reading", _judged(energy, texts=contexts * copies, contexts=contexts, given=given, new=new))
+
+
+def _judged(energy: Network, *, texts: float, contexts: float, given: float, new: float) -> Work:
+    """A causal energy reads a context once for all its continuations, any other reads whole texts."""
+    if energy.kind != "causal":
+        tokens = texts * (given + new)
+        return reading(energy, rows=texts, length=given + new, passes=passes_over(tokens))
+    work = reading(energy, rows=contexts, length=max(given, 1), passes=passes_over(contexts * given))
+    suffixes = reading(energy, rows=texts, length=new, passes=passes_over(texts * new))
+    attention = texts * new * energy.layers * 4 * energy.width * given
+    return work + suffixes + Work(flops=attention, bytes=texts * new * energy.layers * energy.heads * given * 16)

@@ -1,0 +1,120 @@
+"""Base, joint, certified and baseline perplexity of one set of windows: `energylm perplexity`.
+
+All models score the same tokens, in blocks of windows (`measuring`). With an output folder finished blocks are kept
+there, so that a killed run goes on where it stopped, and a report is written beside the numbers.
+"""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from energylm.config.sampling import CONFIDENCE
+from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.verbs.verb import Positional, Short, Verb
+
+if TYPE_CHECKING:
+    from energylm.data.source_windows import SourceWindows
+    from energylm.jobs.costs import Counted, Surroundings
+    from energylm.verbs.joint.perplexity_report import PerplexityResult
+
+WHY_UNTRUNCATED = (
+    "perplexity needs samples of the whole language model: a truncated or tempered proposal estimates the sum over "
+    "what it can draw, not log Z; leave the option out (`energylm generate` takes it)"
+)
+
+
+class Perplexity(Verb):
+    """Measure a language model, its joint model with an energy, and baselines on the same tokens, in one table.
+
+    The joint model's perplexity is an interval, beside it the certified perplexity of what `energylm generate` writes.
+    Windows are measured in blocks; with --output finished blocks are kept, and a killed run goes on when run again.
+    """
+
+    examples = (
+        "energylm perplexity runs/tiny/model corpora/sotu --energy runs/energy/model -n 1000 --contexts 50",
+        "energylm perplexity smollm2-135m book.txt --energy runs/bit/model --by-samples --output out/perplexity",
+        "energylm perplexity runs/base/model corpora/news --energy runs/unit/model --by-position",
+    )
+    refused = dict.fromkeys(("top_k", "top_p", "temperature"), WHY_UNTRUNCATED)
+    writes = "optional"
+    blocks = True
+    version = 2  # since 2, models of windows within documents write no special tokens
+    apart_from: ClassVar[frozenset[str]] = frozenset({"block_contexts"})
+
+    language_model: Annotated[str, Positional("LM")] = Field(
+        description="The base: a model folder, a GGUF file, a known model or a hub name."
+    )
+    source: Annotated[str, Positional("FILE|CORPUS")] = Field(description="A corpus folder, or a text or JSONL file.")
+    energy: str | None = Field(
+        None, description="An energy folder (`energylm energy train`); none measures the language models only."
+    )
+    split: Literal["train", "valid", "test"] = Field("test", description="Split of a corpus folder.")
+    field: str = Field("text", description="JSONL field that holds the text.")
+    length: int = Field(160, ge=2, description="Tokens of a window.")
+    documents: Literal["packed", "within"] = Field(
+        "within",
+        description="Whether windows of a corpus may cross documents (packed) or not; within one there is no special "
+        "token, so the models write none.",
+    )
+    prefix_tokens: int = Field(120, ge=0, description="Tokens of a window that are given and not scored.")
+    contexts: int = Field(100, ge=1, description="Windows, chosen at random from a corpus, evenly from a file.")
+    n: Annotated[int, Short("-n")] = Field(
+        1000, ge=2, description="Samples a window for log Z; the paper draws 100,000."
+    )
+    ralm: str | None = Field(None, description="A residual auto-regressive model on the same base, to compare.")
+    balm: str | None = Field(None, description="A bigger auto-regressive model, to compare.")
+    by_position: bool = Field(
+        False, description="Also the perplexity at each position, the last one exactly (eq. 5, fig. 1)."
+    )
+    position_samples: int = Field(1000, ge=2, description="Samples a window and position; the paper draws 20,000.")
+    by_samples: bool = Field(False, description="Also the interval from fewer samples (fig. 2, left).")
+    confidence: float = Field(
+        CONFIDENCE, gt=0, lt=1, description="Of the upper end of the certified row, over samples, for these windows."
+    )
+    seed: int = Field(0, ge=0, description="Of the windows and the samples.")
+    block_contexts: int = Field(
+        8, ge=1, description="Windows of one block: what a worker takes at a time, and a killed run does again at most."
+    )
+
+    @model_validator(mode="after")
+    def _check_span(self) -> Self:
+        if self.prefix_tokens >= self.length:
+            raise ValueError(
+                f"prefix_tokens {self.prefix_tokens} leaves nothing of length {self.length} to score; lower it"
+            )
+        if self.energy is None and (self.by_position or self.by_samples):
+            raise ValueError("by_position and by_samples measure a joint model; give an energy")
+        return self
+
+    @property
+    def plain_text(self) -> bool:
+        """Whether no window holds a special token (files have none), so that models are measured without them."""
+        return self.documents == "within"
+
+    @property
+    def windows(self) -> "SourceWindows":
+        from energylm.data.source_windows import SourceWindows
+
+        return SourceWindows(self.source, self.length, self.contexts, self.seed, self.split, self.field, self.documents)
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        from energylm.bundles.known_models import locate
+
+        for model in filter(None, (self.language_model, self.energy, self.ralm, self.balm)):
+            locate(model)
+        joint = f", the joint model with {self.energy} from {self.n:,} samples a window" if self.energy else ""
+        return (
+            f"would measure {self.language_model}{joint} on tokens {self.prefix_tokens + 1} to {self.length} of "
+            f"{self.windows.check()}"
+        )
+
+    def run(self, job: Job = DEFAULT_JOB) -> "PerplexityResult":
+        from energylm.verbs.joint.measuring import measure
+
+        self.check(job)
+        return measure(self, job)
+
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.joint.costs import count_perplexity
+
+        return count_perplexity(self, around)

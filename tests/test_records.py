@@ -1,0 +1,88 @@
+"""Records: JSON out and in to the last digit, what notebooks show, and what stays on this machine."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from energylm.records import LOCAL, Record
+from energylm.tables import Table
+
+
+@dataclass(frozen=True)
+class Inner(Record):
+    values: tuple[float, ...]
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Outer(Record):
+    inner: Inner
+    by_name: dict[str, Inner]
+    column: torch.Tensor
+    counts: list[int]
+    value: float
+    file: Path
+    report: Path | None = field(default=None, metadata=LOCAL)
+
+    computed = ("twice",)
+
+    @property
+    def twice(self) -> float:
+        return 2 * self.value
+
+    def summary(self) -> str:
+        return "said <once>"
+
+
+@pytest.fixture
+def record():
+    inner = Inner((0.1, 1 / 3), "a")
+    column = torch.tensor([[0.1, 2.0]], dtype=torch.float64)
+    return Outer(inner, {"b": Inner(())}, column, [1, 2], math.pi, Path("x/y"), report=Path("here"))
+
+
+def test_json_out_and_in_is_the_same_record(record):
+    text = json.dumps(record.to_json(), allow_nan=False)
+    again = Outer.from_json(json.loads(text))
+    assert again.inner == record.inner and again.by_name == record.by_name and again.file == record.file
+    assert torch.equal(again.column, record.column) and again.column.dtype == torch.float64
+    assert again.to_json() == record.to_json()
+    assert again.value == math.pi and record.to_json()["twice"] == 2 * math.pi
+
+
+def test_what_means_something_here_only_stays_here(record):
+    assert "report" not in record.to_json() and Outer.from_json(record.to_json()).report is None
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_numbers_that_json_cannot_hold_come_back(value):
+    written = json.dumps(Inner((value,)).to_json(), allow_nan=False)
+    (back,) = Inner.from_json(json.loads(written)).values
+    assert back == value or (math.isnan(back) and math.isnan(value))
+
+
+def test_repr_is_short_and_names_the_fields(record):
+    shown = repr(record)
+    assert shown.startswith("Outer(inner=Inner(") and "value=3.14159" in shown and "Tensor(1, 2)" in shown
+    assert "… 100 in all" in repr(Inner(tuple(map(float, range(100)))))
+
+
+def test_notebooks_see_the_table_and_the_summary_escaped(record):
+    page = record._repr_html_()
+    assert "<td>value</td><td>3.142</td>" in page and "said &lt;once&gt;" in page and "<once>" not in page
+
+
+def test_a_table_of_its_own_takes_the_place_of_the_default():
+    @dataclass(frozen=True)
+    class Shown(Record):
+        value: int
+
+        @property
+        def table(self) -> Table:
+            return Table(["a<b"], [[self.value]], convention="counted")
+
+    assert "<th>a&lt;b</th>" in Shown(7)._repr_html_() and "counted" in Shown(7)._repr_html_()
