@@ -45,7 +45,7 @@ class CausalScorer:
         if not readings:
             return []
         lengths_B = torch.tensor([len(reading) for reading in readings])
-        scores_BT = self.lm.token_log_probs(padded([reading.ids for reading in readings]), lengths_B).double().cpu()
+        scores_BT = self.lm.token_log_probs(padded([reading.ids for reading in readings]), lengths_B).cpu().double()
         return [scores_T[: len(reading)].tolist() for scores_T, reading in zip(scores_BT, readings, strict=True)]
 
     def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
@@ -53,7 +53,7 @@ class CausalScorer:
         if not self._reads_trees:
             return each_alone(self.token_scores, lists)
         values = tree_log_probs(self.lm.model, [[reading.ids for reading in readings] for readings in lists])
-        return [[scores_T.double().cpu().tolist() for scores_T in of_list] for of_list in values]
+        return [[scores_T.cpu().double().tolist() for scores_T in of_list] for of_list in values]
 
     @cached_property
     def _reads_trees(self) -> bool:

@@ -33,7 +33,7 @@ class ClozeScorer:
         if not readings:
             return []
         lengths_B = torch.tensor([len(reading) for reading in readings])
-        scores_BT = self.model.token_scores(padded([reading.ids for reading in readings]), lengths_B).double().cpu()
+        scores_BT = self.model.token_scores(padded([reading.ids for reading in readings]), lengths_B).cpu().double()
         return [scores_T[: len(reading)].tolist() for scores_T, reading in zip(scores_BT, readings, strict=True)]
 
     def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:

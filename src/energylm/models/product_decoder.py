@@ -1,4 +1,5 @@
-"""Decoder of a product of language models over one vocabulary: every step sums the logits of its factors.
+"""Decoder of a product of language models over one vocabulary: every step sums the logits of its factors, in float32 at
+least.
 
 Relations  `ralm` is such a product; each factor brings the decoder that is fastest for it (`decoders`).
 """
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from energylm.contracts import Decoder
+from energylm.numerics.blocks import widened
 
 
 class ProductDecoder:
@@ -24,7 +26,7 @@ class ProductDecoder:
 
     def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[list[Any], Tensor]:
         prefixes, logits = zip(*(factor.prefill(contexts) for factor in self.factors), strict=True)
-        return list(prefixes), torch.stack(logits).sum(0)
+        return list(prefixes), _sum(logits)
 
     def fork(self, prefix: list[Any], *, copies: int, max_new_tokens: int) -> list[Any]:
         return [
@@ -34,10 +36,14 @@ class ProductDecoder:
 
     def step(self, state: list[Any], tokens_R: Tensor) -> Tensor:
         logits = [factor.step(own, tokens_R) for factor, own in zip(self.factors, state, strict=True)]
-        return torch.stack(logits).sum(0)
+        return _sum(logits)
 
     def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
         return sum(
             factor.bytes_per_row(context_tokens=context_tokens, max_new_tokens=max_new_tokens)
             for factor in self.factors
         )
+
+
+def _sum(logits: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(map(widened, logits))).sum(0)

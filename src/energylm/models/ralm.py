@@ -23,6 +23,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from energylm.errors import VocabularyMismatch
 from energylm.models import gated_convolution
+from energylm.numerics.blocks import widened
 
 
 class RalmConfig(PreTrainedConfig):
@@ -120,5 +121,5 @@ def _logits(network: PreTrainedModel, input_ids: Tensor, options: dict[str, Any]
     known = inspect.signature(network.forward).parameters
     options = {"use_cache": False} | {name: value for name, value in options.items() if value is not None}
     chosen = {name: value for name, value in options.items() if name in known}
-    logits: Tensor = network(input_ids=input_ids, **chosen).logits
+    logits = widened(network(input_ids=input_ids, **chosen).logits)
     return logits[:, -options["logits_to_keep"] :] if options.get("logits_to_keep") else logits

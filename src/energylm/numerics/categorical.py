@@ -3,39 +3,41 @@
     index = min { v : Σ_{w ≤ v} exp(l_w) > u · Σ_w exp(l_w) }          u uniform in [0, 1)
 
 The vocabulary is cut into blocks: the block is found from the sums of blocks, the token from the sums inside that
-block, so only R·(V/64 + 64) numbers are accumulated, in float64, instead of R·V. For 1,024 × 8,192 logits this costs a
-hundredth of `torch.multinomial`. The uniform is scaled by the very total that is searched, and kept strictly below it,
-so the search never runs off the end and never lands on a token of probability zero.
+block, so only R·(V/64 + 64) numbers are accumulated, in float64 (float32 on devices without it), instead of R·V. For
+1,024 × 8,192 logits this costs a hundredth of `torch.multinomial`. The uniform is scaled by the very total that is
+searched, and kept strictly below it, so the search never runs off the end and never lands on a token of probability
+zero.
 """
 
 import torch
 from torch import Tensor
 
 from energylm.errors import ModelError
-from energylm.numerics.blocks import BLOCK, as_blocks, block_weights
+from energylm.numerics.blocks import BLOCK, as_blocks, block_weights, widened
 
 
 def draw_categorical(logits_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
-    """One draw a row: its index (R,) and its log-probability (R,) in float64. −inf logits are never drawn."""
+    """One draw a row: its index (R,) and its log-probability (R,) in `accumulation_dtype`; −inf logits never."""
     largest_R1 = logits_RV.amax(-1, keepdim=True)
     weight_RM = block_weights(logits_RV, largest_R1)
     block_R, before_R, total_R = _search(weight_RM, uniform_R)
     if bad := int(total_R.isnan().sum()):  # a NaN or +inf among the logits, or nothing but −inf
         raise ModelError(
-            f"{bad:,} of {len(total_R):,} rows of logits hold NaN or infinity, or leave no token to draw; the network's "
-            "weights are damaged or overflow: make it again, or give another"
+            f"{bad:,} of {len(total_R):,} rows of logits hold NaN or infinity, or leave no token to draw; the "
+            "network's weights are damaged or overflow: make it again, or give another"
         )
     rows_R = torch.arange(logits_RV.shape[0], device=logits_RV.device)
-    inside_RB = as_blocks(logits_RV, fill=float("-inf"))[rows_R, block_R]
+    inside_RB = widened(as_blocks(logits_RV, fill=float("-inf"))[rows_R, block_R]) - largest_R1
     share_R = (uniform_R * total_R - before_R) / weight_RM[rows_R, block_R]
-    within_R, _, _ = _search((inside_RB - largest_R1).double().exp(), share_R.clamp(min=0.0))
-    chosen_logit_R = inside_RB[rows_R, within_R] - largest_R1[:, 0]
-    return block_R * BLOCK + within_R, chosen_logit_R.double() - total_R.log()
+    within_R, _, _ = _search(inside_RB.to(weight_RM.dtype).exp(), share_R.clamp(min=0.0))
+    chosen_logit_R = inside_RB[rows_R, within_R].to(weight_RM.dtype)
+    return block_R * BLOCK + within_R, chosen_logit_R - total_R.log()
 
 
 def log_sum_exp(logits_RV: Tensor, largest_R1: Tensor) -> Tensor:
-    """(R,) float64 log Σ_v exp(l_v), for callers that know each row's largest logit already."""
-    return largest_R1[:, 0].double() + block_weights(logits_RV, largest_R1).sum(-1).log()
+    """(R,) log Σ_v exp(l_v) in `accumulation_dtype`, for callers that know each row's largest logit already."""
+    weight_RM = block_weights(logits_RV, largest_R1)
+    return largest_R1[:, 0].to(weight_RM.dtype) + weight_RM.sum(-1).log()
 
 
 def _search(weight_RM: Tensor, fraction_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -30,7 +30,7 @@ def candidates(logits_RV: Tensor, truncation: Truncation) -> tuple[Tensor, Tenso
         return (scaled_RV, None) if truncation.top_k is None else top_k(scaled_RV, truncation.top_k)
     if truncation.top_k is not None:
         kept_RK, ids_RK = top_k(scaled_RV, truncation.top_k)
-        return _nucleus(kept_RK, kept_RK.double().logsumexp(-1, keepdim=True), truncation.top_p)[0], ids_RK
+        return _nucleus(kept_RK, log_sum_exp(kept_RK, kept_RK[:, :1])[:, None], truncation.top_p)[0], ids_RK
     kept_RK, ids_RK = top_k(scaled_RV, NUCLEUS_GUESS)
     log_total_R1 = log_sum_exp(scaled_RV, kept_RK[:, :1])[:, None]
     nucleus_RK, complete = _nucleus(kept_RK, log_total_R1, truncation.top_p)
@@ -77,7 +77,7 @@ def _ids_in_order(logits_RV: Tensor, least_R1: Tensor, k: int) -> Tensor:
 def _nucleus(descending_RK: Tensor, log_total_R1: Tensor, top_p: float) -> tuple[Tensor, bool]:
     """−inf for tokens whose predecessors already hold `top_p`; whether the candidates given held the whole nucleus."""
     enough = top_p * (1 - MASS_TOLERANCE)
-    probability_RK = (descending_RK.double() - log_total_R1).exp()
+    probability_RK = (descending_RK.to(log_total_R1.dtype) - log_total_R1).exp()
     cumulative_RK = probability_RK.cumsum(-1)
     outside_RK = cumulative_RK - probability_RK >= enough
     complete = bool((cumulative_RK[:, -1] >= enough).all())
