@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from energylm import LanguageModel
 from energylm.bundles.gguf import load_gguf
-from energylm.data.tokenizer import train_tokenizer
+from energylm.data.tokenizer import end_token_id, load_tokenizer, tokenizer_sha256, train_tokenizer
 from energylm.errors import ModelError
 
 HEADS, KEY_HEADS, WIDTH, LAYERS, INNER = 4, 2, 64, 2, 96
@@ -154,3 +154,12 @@ def test_damaged_files_are_named(tmp_path):
     (tmp_path / "notes.txt").write_text("a file")
     with pytest.raises(ModelError, match=r"give a model folder or a \.gguf file"):
         LanguageModel.from_pretrained(tmp_path / "notes.txt")
+
+
+def test_its_tokenizer_can_be_had_without_its_weights(network, tokenizer, tmp_path, monkeypatch):
+    """Two routes to one hash: from the file alone, and from the folder that it is converted to."""
+    monkeypatch.setenv("ENERGYLM_HOME", str(tmp_path / "home"))
+    write_gguf(tmp_path / "tiny.gguf", network, tokenizer)
+    alone = load_tokenizer(tmp_path / "tiny.gguf")
+    assert tokenizer_sha256(alone) == tokenizer_sha256(LanguageModel.from_pretrained(tmp_path / "tiny.gguf").tokenizer)
+    assert end_token_id(alone) == 0

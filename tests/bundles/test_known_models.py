@@ -105,6 +105,14 @@ def test_a_misspelling_names_its_nearest_neighbour(home, wrong, near):
         locate(wrong)
 
 
+def test_a_corpus_is_near_where_a_tokenizer_is_asked_for(home):
+    (home / "my-corpus" / "tokenizer").mkdir(parents=True)
+    with pytest.raises(ModelError, match=r"^tokenizer 'my-corpu' does not exist; .*did you mean 'my-corpus'\?$"):
+        locate("my-corpu", what="tokenizer")
+    with pytest.raises(ModelError, match=r"OWNER/NAME of the hub$"):
+        locate("my-corpu")
+
+
 def test_what_is_like_nothing_has_no_neighbour():
     with pytest.raises(ModelError, match=r"OWNER/NAME of the hub$"):
         locate("zzzzzz")

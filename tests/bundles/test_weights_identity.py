@@ -30,5 +30,5 @@ def test_several_files_are_named_together(tmp_path):
 def test_what_has_no_weights(tmp_path):
     with pytest.raises(ModelError, match=r"holds no \.safetensors"):
         weights_sha256(tmp_path)
-    with pytest.raises(ModelError, match="cannot be had from the hub"):
+    with pytest.raises(ModelError, match="is not here, and the hub cannot be reached"):
         weights_sha256("nobody/nothing")

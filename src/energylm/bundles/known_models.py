@@ -97,7 +97,7 @@ def locate(path_or_name: str | Path, *, what: str = "model") -> Path | str:
     if not is_hub_name(name) or path.parent.is_dir():
         raise ModelError(
             f"{what} {name!r} does not exist; give a model folder, a GGUF file, a known model "
-            f"({', '.join(KNOWN_MODELS)}) or OWNER/NAME of the hub{_nearest(path)}"
+            f"({', '.join(KNOWN_MODELS)}) or OWNER/NAME of the hub{_nearest(path, what)}"
         )
     _ask_hub(name, what)
     return name
@@ -113,12 +113,14 @@ def _is_model(folder: Path) -> bool:
     return any((folder / marker).is_file() for marker in MODEL_MARKERS)
 
 
-def _nearest(path: Path) -> str:
-    """A question with the known name, or the model here, that `path` may be a misspelling of."""
+def _nearest(path: Path, what: str) -> str:
+    """A question with the known name, or the model here, that `path` may be a misspelling of. A corpus has a tokenizer,
+    too."""
     candidates = dict(zip(KNOWN_MODELS, KNOWN_MODELS, strict=True)) if len(path.parts) == 1 else {}
     with suppress(OSError):  # no such parent, or one that may not be read
         for entry in path.parent.iterdir():
-            if entry.suffix == ".gguf" or _is_model(entry) or _is_model(entry / RUN_MODEL):
+            has_tokenizer = what == "tokenizer" and (entry / "tokenizer").is_dir()
+            if entry.suffix == ".gguf" or _is_model(entry) or _is_model(entry / RUN_MODEL) or has_tokenizer:
                 candidates[entry.name] = str(entry)
     near = difflib.get_close_matches(path.name, candidates, n=1, cutoff=0.5)
     return f"; did you mean {candidates[near[0]]!r}?" if near else ""

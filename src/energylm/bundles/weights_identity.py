@@ -55,6 +55,6 @@ def model_identity(path_or_name: str | Path) -> str:
 def _fetched(hub_name: str) -> Path:
     try:
         return Path(snapshot_download(hub_name, allow_patterns=["*.safetensors", "*.json"]))
-    except (OSError, ValueError) as error:  # no such name, no network, no copy here
+    except Exception as error:  # of the hub, or of whatever HTTP library it stands on
         reason = " ".join(str(error).split())
         raise ModelError(f"{hub_name!r} cannot be had from the hub ({reason:.160}); give a model folder") from None

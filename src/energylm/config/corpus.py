@@ -31,8 +31,8 @@ class CorpusConfig(Config):
     dataset_revision: str | None = Field(None, description="Commit of a Hugging Face data set on the hub.")
     tokenizer: str | None = Field(
         None,
-        description="An existing tokenizer: of a corpus, model or run folder, a GGUF file, a known model, OWNER/NAME of "
-        "the hub; none = train one.",
+        description="An existing tokenizer: of a corpus, model or run folder, a GGUF file, a known model, OWNER/NAME "
+        "of the hub; none = train one.",
     )
     vocabulary_size: int = Field(
         8192,

@@ -102,9 +102,8 @@ def plan_negatives(config: NegativesConfig, *, output: Path | str) -> NegativesP
     """Check the inputs and look at the output. Writes nothing and loads no network."""
     corpus = Corpus.open(config.corpus)
     location = locate(config.lm)
-    if isinstance(location, str) or location.is_dir():  # a GGUF file shows its tokenizer only when it is converted
-        if tokenizer_sha256(load_tokenizer(location)) != corpus.manifest.tokenizer.sha256:
-            raise other_tokens(config)
+    if tokenizer_sha256(load_tokenizer(location)) != corpus.manifest.tokenizer.sha256:
+        raise other_tokens(config)
     contexts = _Contexts(config, corpus)
     planned = NegativesManifest.planned(
         config,
