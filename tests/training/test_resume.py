@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from energylm.errors import BusyError, CheckpointError, DiskFull
 from energylm.files import folder_lock
+from energylm.training import checkpoint
 from energylm.training.engine import train
 from energylm.training.journal import Journal, read_journal
 
@@ -153,6 +154,8 @@ def test_a_finished_run_is_not_repeated(toy, left_alone):
     again = train(toy.task(), toy.config(**toy.KILLED_RUN), folder=folder)
     assert again.was_finished and not result.was_finished and time.perf_counter() - started < 1
     assert (again.best_validation, again.steps) == (result.best_validation, result.steps)
+    tied_once = sum(weight.numel() for weight in checkpoint.distinct_tensors(toy.network()).values())
+    assert again.parameters == result.parameters == tied_once
     assert (folder / "journal.jsonl").read_bytes() == before
     with pytest.raises(CheckpointError, match=r"training\.seed"):
         train(toy.task(), toy.config(**toy.KILLED_RUN, seed=9), folder=folder)

@@ -21,11 +21,11 @@ from energylm.files import sha256_of_file
 from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM
 from energylm.models.parity import count_parameters
 from energylm.pipelines.seq2seq_data import Examples, encode_examples, read_examples
-from energylm.pipelines.trained_run import TrainedRun
 from energylm.progress import say
 from energylm.training.cmlm_task import ConditionalMaskedTask
 from energylm.training.engine import state_of_run, train
 from energylm.training.seeding import seeded
+from energylm.training.trained_run import TrainedRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,9 @@ from energylm.data.windows import Windows
 from energylm.errors import ModelError
 from energylm.models.compute import equal_steps, training_flops_per_step
 from energylm.models.parity import count_parameters
-from energylm.pipelines.trained_run import TrainedRun
 from energylm.training.engine import state_of_run
 from energylm.training.state import TrainingResult
+from energylm.training.trained_run import TrainedRun
 
 BOUNDARIES_A_WINDOW = 0.01  # on average, from which on the end-of-text token counts as learnt: hundreds in a short run
 MEASURES = {  # validation numbers, as a person reads them

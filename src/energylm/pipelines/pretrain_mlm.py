@@ -15,10 +15,10 @@ from energylm.bundles.masked_language_model import KIND, save_masked_language_mo
 from energylm.config.pretrain import PretrainMLMConfig
 from energylm.models.masked_presets import MaskedLMNetwork, build_masked_network
 from energylm.pipelines.pretrain_common import Ground
-from energylm.pipelines.trained_run import TrainedRun
 from energylm.training.engine import train
 from energylm.training.masked_lm_task import MaskedLMTask
 from energylm.training.seeding import seeded
+from energylm.training.trained_run import TrainedRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,11 +31,11 @@ from energylm.files import sha256_of_file
 from energylm.models.lstm_seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
 from energylm.objectives.step_costs import OUTSIDE, step_cost
 from energylm.pipelines.seq2seq_data import Examples, encode_examples, read_examples
-from energylm.pipelines.trained_run import TrainedRun
 from energylm.progress import say
 from energylm.training.engine import state_of_run, train
 from energylm.training.seeding import seeded
 from energylm.training.seq2seq_task import Seq2SeqTask
+from energylm.training.trained_run import TrainedRun
 
 __all__ = ["Seq2SeqPlan", "Seq2SeqRun", "TrainSeq2SeqConfig", "plan_seq2seq", "train_seq2seq"]
 

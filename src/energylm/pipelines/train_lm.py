@@ -7,6 +7,7 @@ OUTPUT/training.json   the result; its presence means finished
 """
 
 import math
+import shlex
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -28,10 +29,10 @@ from energylm.models.causal import CausalLanguageModel
 from energylm.models.parity import count_parameters, width_for
 from energylm.models.presets import build_network
 from energylm.models.ralm import RalmLM
-from energylm.pipelines.trained_run import TrainedRun
 from energylm.training.engine import state_of_run, train
 from energylm.training.language_model_task import LanguageModelTask
 from energylm.training.seeding import seeded
+from energylm.training.trained_run import TrainedRun
 
 __all__ = ["LMPlan", "LMRun", "TrainLMConfig", "plan_lm", "train_lm"]
 
@@ -156,7 +157,8 @@ def _existing(name: str, config: TrainLMConfig, corpus: Corpus) -> PreTrainedMod
     model = LanguageModel.from_pretrained(name, device="cpu", dtype=torch.float32)
     if tokenizer_sha256(model.tokenizer) != corpus.manifest.tokenizer.sha256:
         raise VocabularyMismatch(
-            f"{name} reads other tokens than {config.corpus} holds; build the corpus with --tokenizer {name}"
+            f"{name} reads other tokens than {config.corpus} holds; build the corpus with "
+            f"--tokenizer {shlex.quote(str(name))}"
         )
     if model.model.direction != config.direction:
         raise ConfigError(f"{name} reads {model.model.direction}; set direction to that, not {config.direction}")

@@ -54,7 +54,8 @@ def train(task: Task, config: TrainingConfig, *, folder: Path | str) -> Training
         if (folder / RESULT_FILE).exists():
             finished = read_json(folder / RESULT_FILE)
             disk.refuse_another_run(finished["identity"], identity, folder=folder)
-            result = TrainingResult(**finished["result"] | {"folder": folder, "was_finished": True})
+            known = {"folder": folder, "parameters": _count_parameters(task), "was_finished": True}
+            result = TrainingResult(**finished["result"] | known)
             if processes.is_main:
                 say(f"{folder} holds this run, finished at step {result.steps:,}: nothing to do")
             return result
@@ -276,6 +277,7 @@ class _Run:
         self.module.eval()
         result = TrainingResult(
             folder=self.folder,
+            parameters=_count_parameters(self.task),
             steps=state.step,
             best_step=best_step,
             validation=state.validation,
@@ -313,6 +315,10 @@ class _Run:
                 before = resumed.state.get(name, now)
                 if before != now:
                     say(f"{name} was {before}, now {now}: same data and schedule, no longer bit for bit")
+
+
+def _count_parameters(task: Task) -> int:
+    return sum(parameter.numel() for parameter in task.model.parameters())
 
 
 def _identity(task: Task, config: TrainingConfig) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class TrainingResult:
     """What came of a run. The weights of `best_step` were saved; the last step where nothing was validated."""
 
     folder: Path
+    parameters: int  # of all modules of the task, tied tensors once
     steps: int
     best_step: int
     validation: dict[str, float]  # after the last step
