@@ -116,14 +116,14 @@ def test_standard_input_is_one_text_or_lines(detector, tmp_path, monkeypatch):
     [
         (("train", "--human", "h.jsonl", "-o", "run"), DataError, "h.jsonl does not exist"),
         (("train", "-o", "run"), DataError, "no texts were named"),
-        (("train", "--human", "h", "-o", "run", "--format", "xml"), ConfigError, "data.format"),
-        (("train", "--human", "h", "-o", "run", "--part", "half"), ConfigError, "data.part"),
+        (("train", "--human", "h", "-o", "run", "--format", "xml"), ConfigError, "--format"),
+        (("train", "--human", "h", "-o", "run", "--part", "half"), ConfigError, "--part"),
         (
             ("train", "--human", "h", "-o", "run", "--set", "blocks.strid=3"),
             ConfigError,
             "did you mean 'blocks.stride'",
         ),
-        (("train", "--human", "h", "-o", "run", "--fpr", "0"), ConfigError, "false_positive_rate"),
+        (("train", "--human", "h", "-o", "run", "--fpr", "0"), ConfigError, "--fpr"),
         (("calibrate", "nothing"), DataError, "no texts were named"),
         (("eval", "nothing"), DataError, "no texts were named"),
         (("run", "nothing"), ConfigError, "no text came"),

@@ -29,7 +29,7 @@ def invoke(app):
 
 def test_from_a_corpus_to_an_energy(invoke, corpus_folder, model_folder, tmp_path):
     made = ("negatives", corpus_folder, "--lm", model_folder, "-o", tmp_path / "n", "-k", 2, "--length", 24)
-    made += ("--prefix", 12, "--prefix", 16, "--contexts", 60, "--seed", 3)
+    made += ("--prefix-tokens", 12, "--prefix-tokens", 16, "--contexts", 60, "--seed", 3)
     dry = invoke(*made, "--dry-run")
     assert dry.exit_code == 0 and not (tmp_path / "n").exists()
     assert "would generate 2 continuations of 60 contexts of 12 or 16 tokens up to 24" in dry.stdout
@@ -56,7 +56,7 @@ def test_from_a_corpus_to_an_energy(invoke, corpus_folder, model_folder, tmp_pat
 def test_mistakes_are_one_line(invoke, corpus_folder, model_folder, tmp_path):
     with pytest.raises(ConfigError, match="shorten the context"):
         invoke("negatives", corpus_folder, "--lm", model_folder, "-o", tmp_path / "n", "--length", 24)
-    with pytest.raises(ConfigError, match="'lm' is missing"):
+    with pytest.raises(ConfigError, match="--lm is missing"):
         invoke("negatives", corpus_folder, "-o", tmp_path / "n")
     with pytest.raises(ConfigError, match="kind"):
         invoke("energy", "train", "n", "--corpus", "c", "--init", "tiny", "--kind", "both", "-o", tmp_path / "run")
@@ -69,7 +69,7 @@ def test_a_union_by_another_loss(invoke, corpus_folder, model_folder, tmp_path):
     """Two folders, a corpus each, validation of its own; what was chosen is said."""
     for name, split, seed in (("a", "train", 1), ("b", "train", 2), ("v", "valid", 1)):
         made = ("negatives", corpus_folder, "--lm", model_folder, "-o", tmp_path / name, "-k", 2, "--length", 24)
-        assert invoke(*made, "--prefix", 12, "--contexts", 20, "--split", split, "--seed", seed).exit_code == 0
+        assert invoke(*made, "--prefix-tokens", 12, "--contexts", 20, "--split", split, "--seed", seed).exit_code == 0
     train = ("energy", "train", tmp_path / "a", tmp_path / "b", "--corpus", corpus_folder, "--corpus", corpus_folder)
     train += ("--init", "bilstm-tiny", "--set", "network.width=8", "--objective", "ranking", "--margin", 0.25, "-k", 2)
     train += ("--validation", tmp_path / "v", "--steps", 3, "--batch", 4, "--output", tmp_path / "run")

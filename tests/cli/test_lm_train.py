@@ -64,6 +64,6 @@ def test_mistakes_are_one_line(corpus, tmp_path):
         invoke(corpus, "--output", tmp_path / "run", "--set", "training.optimizer.learningrate=1")
     with pytest.raises(ConfigError, match="direction"):
         invoke(corpus, "--output", tmp_path / "run", "--direction", "sideways")
-    with pytest.raises(ConfigError, match="corpus"):
+    with pytest.raises(ConfigError, match="CORPUS is missing"):
         invoke("--output", tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -41,7 +41,7 @@ def test_config_file_flags_and_settings_in_a_dry_run(corpus_folder, tmp_path):
 def test_mistakes_are_one_line(corpus_folder, tmp_path):
     with pytest.raises(ConfigError, match=r"did you mean 'masking\.rate'"):
         invoke(corpus_folder, "--output", tmp_path / "run", "--set", "masking.rat=1")
-    with pytest.raises(ConfigError, match="corpus"):
+    with pytest.raises(ConfigError, match="CORPUS is missing"):
         invoke("--output", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -73,7 +73,7 @@ def test_dry_runs_say_what_would_be_done(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("perturb", "{energy}", "{model}"), "'source' is missing"),
+        (("perturb", "{energy}", "{model}"), "FILE|CORPUS is missing"),
         (("perturb", "{energy}", "{model}", "{corpus}", "--length", "8"), "leave no middle of 8"),
         (("perturb", "{energy}", "{model}", "nothing.txt"), "nothing.txt does not exist"),
         (("perturb", "{model}", "{model}", "{corpus}", "--length", "8", "--ends", "2"), "holds no energy"),
@@ -87,7 +87,7 @@ def test_dry_runs_say_what_would_be_done(
         (("attack", "{energy}", "{model}", "{corpus}", "--towards", "machine"), "'real' or 'fake'"),
         (("attack", "{energy}", "{model}", "{corpus}", "--perplexity-budget", "1"), "greater than 1"),
         (("attack", "{energy}", "no/such/model", "{corpus}"), "does not exist"),
-        (("differences", "{energy}", "--corpus", "{corpus}"), "'negatives' is missing"),
+        (("differences", "{energy}", "--corpus", "{corpus}"), "NEGATIVES is missing"),
         (("differences", "{energy}", "{corpus}", "--corpus", "{corpus}"), "negatives"),
         (("differences", "{energy}", "{negatives}", "--corpus", "{corpus}", "--per-context", "9"), "holds 1 texts"),
     ],

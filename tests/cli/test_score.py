@@ -116,7 +116,7 @@ def test_dry_runs_say_what_would_be_done(energylm, electric_folder):
         (("score", "{model}", "texts.txt", "--method", "guess"), "method: Input should be"),
         (("score", "{model}", "texts.txt", "--masking", "within-word"), "is for masked language models"),
         (("score", "{energy}", "texts.txt"), "has no score for a text"),
-        (("score",), "key 'model' is missing"),
+        (("score",), "MODEL is missing"),
         (("rerank", "{model}"), "which lists? give a scorer and its files"),
         (("rerank", "{model}", "lists.json"), "neither dev nor weights"),
         (("rerank", "{model}", "lists.json", "--dev", "one.json"), "cannot be tuned on 1 list"),

@@ -188,7 +188,7 @@ def test_bad_columns_and_unequal_files_are_refused(folder, tagger, tmp_path):
     [
         (("--objective", "direct-loss", "--beam", 4), ConfigError, "a soft beam of 4 is wider than its first step"),
         (("--set", "decoding={method: soft-beam, beam: 9}"), ConfigError, "decoding.beam: a soft beam of 9"),
-        (("--alpha", 0), ConfigError, r"objective\.alpha\.start: Input should be greater than 0"),
+        (("--alpha", 0), ConfigError, r"--alpha: Input should be greater than 0"),
         (("--set", "objective.cost=bleu"), ConfigError, "cost 'bleu' judges whole sequences and is no sum"),
         (("--set", "objective.cost=haming"), ConfigError, "unknown cost 'haming'"),
         (("--set", "training.global_batch=500"), ConfigError, "global_batch is 500 but there are 64 sequences"),

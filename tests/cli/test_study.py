@@ -78,7 +78,7 @@ def test_new_simulate_report_export(files, study):
         ((*NEW, *SMALL, "--compare", "base:jiont"), "names 'jiont'"),
         ((*NEW, *SMALL, "--candidates", "9"), "--candidates goes with --model"),
         ((*NEW, *SMALL, "--set", "design.tise=true"), "did you mean 'design.ties'"),
-        ((*NEW, *SMALL, "--raters-per-pair", "0"), "raters_per_pair"),
+        ((*NEW, *SMALL, "--raters-per-pair", "0"), "--raters-per-pair"),
         ((*NEW[:1], *NEW[3:], *SMALL), "--output FOLDER"),
         (("new", "-o", "s", "--completions", "a=no.jsonl", "--completions", "b=no.jsonl"), "no.jsonl does not exist"),
         (("new", "-o", "s", "--model", "a=x", "--model", "b=y"), "windows"),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, Settings
+from energylm.cli.options import ConfigFile, DryRun, Settings, load_config
 
 
 def demo(
@@ -31,7 +31,6 @@ def demo(
 
       energylm demo --output out/demo --steps 2000
     """
-    from energylm.config import load_config
     from energylm.config.demo import DemoConfig
 
     chosen = load_config(DemoConfig, config, settings=settings or (), overrides={"steps": steps})

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
 
 app = typer.Typer(help="Train an energy to tell real from generated text.", no_args_is_help=True)
 
@@ -21,7 +21,7 @@ def train(
     negatives: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Folders made by `energylm negatives`, to learn from all of them; may stand in --config instead."
+            help="Folders made by `energylm negatives`, to learn from all of them. Required, here or in --config."
         ),
     ] = None,
     output: Annotated[
@@ -29,13 +29,16 @@ def train(
     ] = ...,
     corpus: Annotated[
         list[str] | None,
-        typer.Option(help="The corpus folder that the negatives were made from: once for all, or once for each."),
+        typer.Option(
+            help="The corpus folder that the negatives were made from: once for all, or once for each. Required, here "
+            "or in --config."
+        ),
     ] = None,
     init: Annotated[
         str | None,
         typer.Option(
             help="Start: a model folder, minilm-l6, a hub name, or a shape with random weights (bit-tiny, bilstm-tiny, "
-            "linear)."
+            "linear). Required, here or in --config."
         ),
     ] = None,
     kind: Annotated[
@@ -69,7 +72,12 @@ def train(
     margin: Annotated[float | None, typer.Option(help="Of the ranking loss (default: 1).", show_default=False)] = None,
     negatives_per_context: Annotated[
         int | None,
-        typer.Option("-k", help="Negatives of each context in a batch (default: 1).", show_default=False),
+        typer.Option(
+            "--negatives-per-context",
+            "-k",
+            help="Negatives of each context in a batch (default: 1).",
+            show_default=False,
+        ),
     ] = None,
     lm: Annotated[str | None, typer.Option(help="Refuse negatives that this model did not write.")] = None,
     preset: Annotated[
@@ -107,7 +115,6 @@ def train(
       energylm energy train negatives/books negatives/news --corpus corpora/books --corpus corpora/news \\
       --init bilstm-tiny --objective most-offending -k 8 --output runs/union
     """
-    from energylm.config import load_config
     from energylm.config.train_energy import TrainEnergyConfig
 
     flags = {
@@ -129,7 +136,9 @@ def train(
         "training.validation.patience_evaluations": patience,
         "training.seed": seed,
     }
-    chosen = load_config(TrainEnergyConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        TrainEnergyConfig, config, settings=settings or (), overrides=flags, positions={"negatives": "NEGATIVES"}
+    )
 
     from energylm.pipelines.train_energy import plan_energy, train_energy
 

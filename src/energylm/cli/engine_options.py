@@ -37,7 +37,7 @@ Keep = Annotated[
 def engine_config(
     engine: str | None, address: str | None, workers: int | None, threads: int | None, gpus: float | None
 ) -> "EngineConfig":
-    from energylm.config import load_config
+    from energylm.cli.options import load_config
     from energylm.config.engine import EngineConfig
 
     flags = {

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
 from energylm.cli.score import Casing, Eos, Masking, Method, RefuseLong
 
 app = typer.Typer(help="Try a scorer on judged sets: minimal pairs.", no_args_is_help=True)
@@ -14,7 +14,8 @@ app = typer.Typer(help="Try a scorer on judged sets: minimal pairs.", no_args_is
 @app.command("blimp")
 def blimp(
     model: Annotated[
-        str | None, typer.Argument(help="A model folder, a GGUF file, a known model or a hub name.")
+        str | None,
+        typer.Argument(help="A model folder, a GGUF file, a known model or a hub name. Required, here or in --config."),
     ] = None,
     sources: Annotated[
         list[str] | None,
@@ -45,7 +46,6 @@ def blimp(
 
       energylm evaluate blimp runs/electric/model my_pairs.jsonl --json pairs.json
     """
-    from energylm.config import load_config
     from energylm.config.evaluate import MinimalPairsConfig
 
     flags = {
@@ -59,7 +59,13 @@ def blimp(
         "eos": eos or None,
         "long_texts": "refuse" if refuse_long else None,
     }
-    chosen = load_config(MinimalPairsConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        MinimalPairsConfig,
+        config,
+        settings=settings or (),
+        overrides=flags,
+        positions={"model": "MODEL", "sources": "FILE|FOLDER"},
+    )
 
     from energylm.pipelines.minimal_pairs import check_inputs, judge_minimal_pairs
 

@@ -6,14 +6,17 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
 
 
 def finetune(
     output: Annotated[Path, typer.Option("--output", "-o", help="The run folder.")] = ...,
     task: Annotated[
         str | None,
-        typer.Option(help="cola, sst2, mrpc, sts, qqp, mnli, qnli, rte, squad1 or squad2.", show_default=False),
+        typer.Option(
+            help="cola, sst2, mrpc, sts, qqp, mnli, qnli, rte, squad1 or squad2. Required, here or in --config.",
+            show_default=False,
+        ),
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="The folder with the task's published files (GLUE's layout or the authors').")
@@ -71,7 +74,6 @@ def finetune(
 
       energylm finetune --task mrpc --train train.jsonl --evaluation dev.jsonl --set training.micro_batch=8 -o runs/mrpc
     """
-    from energylm.config import load_config
     from energylm.config.finetune import FinetuneConfig
 
     flags = {

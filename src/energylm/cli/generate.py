@@ -4,19 +4,25 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config
 
 
 def generate(
     language_model: Annotated[
-        str | None, typer.Argument(metavar="LM", help="Model folder, GGUF file, known model or hub name.")
+        str | None,
+        typer.Argument(
+            metavar="LM", help="Model folder, GGUF file, known model or hub name. Required, here or in --config."
+        ),
     ] = None,
-    energy: Annotated[str | None, typer.Option(help="An energy folder (`energylm energy train`).")] = None,
+    energy: Annotated[
+        str | None, typer.Option(help="An energy folder (`energylm energy train`). Required, here or in --config.")
+    ] = None,
     prompt: Annotated[
         list[str] | None, typer.Option(help="A text to continue; repeatable. None starts a new document.")
     ] = None,
     n: Annotated[
-        int | None, typer.Option("-n", help="Candidates, 2 to 100,000 or more (default: 256).", show_default=False)
+        int | None,
+        typer.Option("--n", "-n", help="Candidates, 2 to 100,000 or more (default: 256).", show_default=False),
     ] = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Tokens of a continuation at most (default: 40).", show_default=False)
@@ -70,7 +76,6 @@ def generate(
 
       energylm generate runs/tiny/model --energy runs/energy/model --prompt "He was willing and" --method next-token
     """
-    from energylm.config import load_config
     from energylm.config.generate import GenerateConfig
 
     flags = {
@@ -90,7 +95,9 @@ def generate(
         "sampling.context_tokens": context_tokens,
         "sampling.stop_at_eos": False if fixed_length else None,
     }
-    chosen = load_config(GenerateConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        GenerateConfig, config, settings=settings or (), overrides=flags, positions={"language_model": "LM"}
+    )
 
     from energylm.pipelines.generate import check_inputs, generate_text
 

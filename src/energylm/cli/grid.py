@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import DryRun, JsonFile, Settings
+from energylm.cli.options import DryRun, JsonFile, Settings, load_config
 
 
 def grid(
@@ -33,7 +33,6 @@ def grid(
 
       energylm grid study.yaml --output out/longer --set contexts.train=20000
     """
-    from energylm.config import load_config
     from energylm.config.grid import GridConfig
     from energylm.errors import ConfigError
 

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
 
 
 def train(
     corpus: Annotated[
-        str | None, typer.Argument(help="A corpus folder (`energylm corpus build`); may stand in --config instead.")
+        str | None, typer.Argument(help="A corpus folder (`energylm corpus build`). Required, here or in --config.")
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The run folder; the model is its subfolder model.")
@@ -65,7 +65,6 @@ def train(
 
       energylm lm train corpora/books --output runs/base --preset big --set training.preset=deng2020/base-lm --dry-run
     """
-    from energylm.config import load_config
     from energylm.config.train_lm import TrainLMConfig
 
     flags = {
@@ -79,7 +78,9 @@ def train(
         "training.steps": steps,
         "training.seed": seed,
     }
-    chosen = load_config(TrainLMConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        TrainLMConfig, config, settings=settings or (), overrides=flags, positions={"corpus": "CORPUS"}
+    )
 
     from energylm.pipelines.train_lm import plan_lm, train_lm
 

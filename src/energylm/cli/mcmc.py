@@ -5,12 +5,15 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config
 
 
 def mcmc(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A masked language model: a folder or a hub name.")
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="A masked language model: a folder or a hub name. Required, here or in --config."
+        ),
     ] = None,
     init: Annotated[
         list[str] | None,
@@ -83,7 +86,6 @@ def mcmc(
       energylm mcmc runs/cmlm/model --source-file test.de --reference-file test.en --sampler mask-predict
       --length-beam 5
     """
-    from energylm.config import load_config
     from energylm.config.mcmc import MCMCConfig
 
     texts = [*(init or []), *(_lines(input_file) if input_file is not None else [])]
@@ -114,7 +116,7 @@ def mcmc(
         "run.annealing.block": True if anneal_block else None,
         "run.annealing.target": anneal,
     }
-    chosen = load_config(MCMCConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(MCMCConfig, config, settings=settings or (), overrides=flags, positions={"model": "MODEL"})
 
     from energylm.pipelines.mcmc import TextSample, plan_mcmc, run_mcmc
 

@@ -6,27 +6,33 @@ from typing import Annotated
 import typer
 
 from energylm.cli.engine_options import Address, Engine, Gpus, Threads, Workers, engine_config
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
 
 
 def negatives(
     corpus: Annotated[
-        str | None, typer.Argument(help="A corpus folder (`energylm corpus build`); may stand in --config instead.")
+        str | None, typer.Argument(help="A corpus folder (`energylm corpus build`). Required, here or in --config.")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The negatives folder to make.")] = ...,
     lm: Annotated[
         str | None,
-        typer.Option(help="The model that writes: a folder, a GGUF file, a known model or a hub name."),
+        typer.Option(
+            help="The model that writes: a folder, a GGUF file, a known or a hub name. Required, here or in --config."
+        ),
     ] = None,
     k: Annotated[
-        int | None, typer.Option("-k", help="Continuations of each context (default: 16).", show_default=False)
+        int | None, typer.Option("--k", "-k", help="Continuations of each context (default: 16).", show_default=False)
     ] = None,
     length: Annotated[
         int | None, typer.Option(help="Tokens of context and continuation (default: 160).", show_default=False)
     ] = None,
     prefix: Annotated[
         list[int] | None,
-        typer.Option(help="Tokens of context (default: 120); repeat it to draw one a window.", show_default=False),
+        typer.Option(
+            "--prefix-tokens",
+            help="Tokens of context (default: 120); repeat it to draw one a window.",
+            show_default=False,
+        ),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="train, valid or test (default: train).", show_default=False)
@@ -72,11 +78,10 @@ def negatives(
 
       energylm negatives corpora/sotu --lm runs/tiny/model --output negatives/valid --split valid -k 4
 
-      energylm negatives corpora/news --lm runs/r2l/model --side prefix --prefix 120 --prefix 140 -o negatives/r2l
+      energylm negatives corpora/news --lm runs/r2l/model --side prefix --prefix-tokens 120 -o negatives/r2l
 
       energylm negatives corpora/news --lm runs/big/model -o negatives/news --engine ray --address head:6379
     """
-    from energylm.config import load_config
     from energylm.config.negatives import NegativesConfig
 
     flags = {
@@ -95,7 +100,9 @@ def negatives(
         "truncation.temperature": temperature,
         "seed": seed,
     }
-    chosen = load_config(NegativesConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        NegativesConfig, config, settings=settings or (), overrides=flags, positions={"corpus": "CORPUS"}
+    )
     where = engine_config(engine, address, workers, threads_per_worker, gpus_per_worker)
 
     from energylm.pipelines.negatives import make_negatives, plan_negatives

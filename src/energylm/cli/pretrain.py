@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
 from energylm.cli.pretrain_cmlm import cmlm
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Pretrain a cloze model on a corpus.", no_args_is_help=True)
 
 Corpus = Annotated[
-    str | None, typer.Argument(help="A corpus folder (`energylm corpus build`); may stand in --config instead.")
+    str | None, typer.Argument(help="A corpus folder (`energylm corpus build`). Required, here or in --config.")
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The run folder; the model is its subfolder model.")]
 Preset = Annotated[
@@ -71,11 +71,12 @@ def mlm(
 
       energylm pretrain mlm corpora/news --output runs/bit --preset bit-base --set training.precision=bf16 --dry-run
     """
-    from energylm.config import load_config
     from energylm.config.pretrain import PretrainMLMConfig
 
     flags = _flags(corpus, preset, steps, window, seed)
-    chosen = load_config(PretrainMLMConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        PretrainMLMConfig, config, settings=settings or (), overrides=flags, positions={"corpus": "CORPUS"}
+    )
 
     from energylm.pipelines.pretrain_mlm import plan_mlm, pretrain_mlm
 
@@ -106,11 +107,12 @@ def electric(
 
       energylm pretrain electric corpora/wiki -o runs/base --preset bit-base --set training.preset=clark2020/pretrain
     """
-    from energylm.config import load_config
     from energylm.config.pretrain import PretrainElectricConfig
 
     flags = _flags(corpus, preset, steps, window, seed, compute=compute)
-    chosen = load_config(PretrainElectricConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        PretrainElectricConfig, config, settings=settings or (), overrides=flags, positions={"corpus": "CORPUS"}
+    )
 
     from energylm.pipelines.pretrain_electric import plan_electric, pretrain_electric
 
@@ -193,11 +195,12 @@ def two_tower(
 
       energylm pretrain two-tower corpora/sotu --output runs/two-tower --compute 1e13
     """
-    from energylm.config import load_config
     from energylm.config.pretrain import PretrainTwoTowerConfig
 
     flags = _flags(corpus, preset, steps, window, seed, compute=compute)
-    chosen = load_config(PretrainTwoTowerConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        PretrainTwoTowerConfig, config, settings=settings or (), overrides=flags, positions={"corpus": "CORPUS"}
+    )
 
     from energylm.pipelines.pretrain_two_tower import plan_two_tower, pretrain_two_tower
 
@@ -213,10 +216,11 @@ def _pretrain_electra(
     json: Path | None,
     dry_run: bool,
 ) -> None:
-    from energylm.config import load_config
     from energylm.config.pretrain import PretrainElectraConfig
 
-    chosen = load_config(PretrainElectraConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        PretrainElectraConfig, config, settings=settings or (), overrides=flags, positions={"corpus": "CORPUS"}
+    )
 
     from energylm.pipelines.pretrain_electra import plan_electra, pretrain_electra
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
 
 
 def cmlm(
@@ -14,9 +14,12 @@ def cmlm(
         Path, typer.Option("--output", "-o", help="The run folder; the model is its subfolder model.")
     ] = ...,
     train_files: Annotated[
-        list[str] | None, typer.Option("--train", help="Parallel text: the source, then the target file.")
+        list[str] | None,
+        typer.Option("--train", help="Parallel text: the source, then the target file. Required, here or in --config."),
     ] = None,
-    valid_files: Annotated[list[str] | None, typer.Option("--valid", help="The same for validation.")] = None,
+    valid_files: Annotated[
+        list[str] | None, typer.Option("--valid", help="The same for validation. Required, here or in --config.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates (default: 1000).", show_default=False)] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of weights, data order, masks and dropout (default: 0).", show_default=False)
@@ -37,7 +40,6 @@ def cmlm(
 
       energylm pretrain cmlm --config cmlm.yaml -o runs/wide --set network.width=256 --steps 20000 --dry-run
     """
-    from energylm.config import load_config
     from energylm.config.pretrain_cmlm import PretrainCMLMConfig
 
     flags = {

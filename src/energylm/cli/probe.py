@@ -5,18 +5,23 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
 
 app = typer.Typer(help="Probe an energy: perturbations, gradient attacks, score differences.", no_args_is_help=True)
 
 Energy = Annotated[
-    str | None, typer.Argument(metavar="ENERGY", help="An energy folder; may stand in --config instead.")
+    str | None, typer.Argument(metavar="ENERGY", help="An energy folder. Required, here or in --config.")
 ]
 LanguageModel = Annotated[
-    str | None, typer.Argument(metavar="LM", help="Model folder, GGUF file, known model or hub name.")
+    str | None,
+    typer.Argument(
+        metavar="LM", help="Model folder, GGUF file, known model or hub name. Required, here or in --config."
+    ),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="A folder for report.html and plots.")]
 Seed = Annotated[int | None, typer.Option(help="Of every choice of texts (default: 0).", show_default=False)]
+
+POSITIONS = {"energy": "ENERGY", "language_model": "LM", "source": "FILE|CORPUS"}
 
 
 @app.command("perturb")
@@ -24,7 +29,11 @@ def perturb(
     energy: Energy = None,
     language_model: LanguageModel = None,
     source: Annotated[
-        str | None, typer.Argument(metavar="FILE|CORPUS", help="Real texts: a corpus folder, a text or JSONL file.")
+        str | None,
+        typer.Argument(
+            metavar="FILE|CORPUS",
+            help="Real texts: a corpus folder, a text or JSONL file. Required, here or in --config.",
+        ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="Split of a corpus (default: test).", show_default=False)] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a text (default: 160).", show_default=False)] = None,
@@ -55,7 +64,6 @@ def perturb(
 
       energylm probe perturb runs/energy/model smollm2-135m book.txt --entity ' John' --common ' the' --json out.json
     """
-    from energylm.config import load_config
     from energylm.config.probe import PerturbConfig
 
     flags = {
@@ -70,7 +78,7 @@ def perturb(
         "common": common,
         "seed": seed,
     }
-    chosen = load_config(PerturbConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(PerturbConfig, config, settings=settings or (), overrides=flags, positions=POSITIONS)
 
     from energylm.pipelines.probe_perturb import plan_perturb, run_perturb
 
@@ -143,7 +151,6 @@ def attack(
 
       energylm probe attack runs/energy/model smollm2-135m texts.txt --towards real --output out/attack
     """
-    from energylm.config import load_config
     from energylm.config.probe import AttackConfig
 
     flags = {
@@ -163,7 +170,7 @@ def attack(
         "only_generated": only_generated or None,
         "seed": seed,
     }
-    chosen = load_config(AttackConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(AttackConfig, config, settings=settings or (), overrides=flags, positions=POSITIONS)
 
     from energylm.pipelines.probe_attack import plan_attack, run_attack
 
@@ -183,9 +190,14 @@ def attack(
 def differences(
     energy: Energy = None,
     negatives: Annotated[
-        list[str] | None, typer.Argument(metavar="NEGATIVES…", help="Folders made by `energylm negatives`.")
+        list[str] | None,
+        typer.Argument(
+            metavar="NEGATIVES…", help="Folders made by `energylm negatives`. Required, here or in --config."
+        ),
     ] = None,
-    corpus: Annotated[str | None, typer.Option(help="The corpus folder that they were made from.")] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="The corpus folder that they were made from. Required, here or in --config.")
+    ] = None,
     contexts: Annotated[
         int | None, typer.Option(help="Contexts of each folder at most (default: 1000).", show_default=False)
     ] = None,
@@ -212,7 +224,6 @@ def differences(
 
       energylm probe differences runs/energy/model negatives/test --corpus corpora/wiki --margin 0.1 -o out/margins
     """
-    from energylm.config import load_config
     from energylm.config.probe import DifferencesConfig
 
     flags = {
@@ -225,7 +236,13 @@ def differences(
         "margins": margin or None,
         "seed": seed,
     }
-    chosen = load_config(DifferencesConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        DifferencesConfig,
+        config,
+        settings=settings or (),
+        overrides=flags,
+        positions=POSITIONS | {"negatives": "NEGATIVES"},
+    )
 
     from energylm.pipelines.probe_differences import plan_differences, run_differences
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
 
 app = typer.Typer(help="Train taggers and translators for the search that decodes them.", no_args_is_help=True)
 
@@ -18,22 +18,29 @@ Normalization = Annotated[
     str | None,
     typer.Option(help="local: log-softmaxed scores; global: raw ones (default: local).", show_default=False),
 ]
-Model = Annotated[str | None, typer.Argument(help="The model folder of a run, e.g. runs/ner/model.")]
+Model = Annotated[
+    str | None, typer.Argument(help="The model folder of a run, e.g. runs/ner/model. Required, here or in --config.")
+]
 
 
 @app.command("train")
 def train(
     task: Annotated[
         str | None,
-        typer.Argument(help="entities (CoNLL-2003), tags (CoNLL-U) or translation; may stand in --config instead."),
+        typer.Argument(help="entities (CoNLL-2003), tags (CoNLL-U) or translation. Required, here or in --config."),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The run folder; the model is its subfolder model.")
     ] = ...,
     train_files: Annotated[
-        list[str] | None, typer.Option("--train", help="Training file; to translate: source, then target file.")
+        list[str] | None,
+        typer.Option(
+            "--train", help="Training file; to translate: source, then target file. Required, here or in --config."
+        ),
     ] = None,
-    valid_files: Annotated[list[str] | None, typer.Option("--valid", help="The same for validation.")] = None,
+    valid_files: Annotated[
+        list[str] | None, typer.Option("--valid", help="The same for validation. Required, here or in --config.")
+    ] = None,
     objective: Annotated[
         str | None,
         typer.Option(
@@ -71,7 +78,6 @@ def train(
       energylm seq2seq train translation --train train.de --train train.en --valid val.de --valid val.en
       --output runs/mt --set network.hidden=256 --set network.embedding=256 --dry-run
     """
-    from energylm.config import load_config
     from energylm.config.seq2seq import TrainSeq2SeqConfig
 
     flags = {
@@ -86,7 +92,9 @@ def train(
         "training.steps": steps,
         "training.seed": seed,
     }
-    chosen = load_config(TrainSeq2SeqConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        TrainSeq2SeqConfig, config, settings=settings or (), overrides=flags, positions={"task": "TASK"}
+    )
 
     from energylm.pipelines.seq2seq_train import plan_seq2seq, train_seq2seq
 
@@ -127,11 +135,16 @@ def decode(
 
       energylm seq2seq decode runs/mt/model test.de --decode beam --beam 5 --set decoding.length_exponent=1 > test.out
     """
-    from energylm.config import load_config
     from energylm.config.seq2seq import DecodeSeq2SeqConfig
 
     flags = {"model": model, "source": source, **_decoding(method, beam, alpha, normalization)}
-    chosen = load_config(DecodeSeq2SeqConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        DecodeSeq2SeqConfig,
+        config,
+        settings=settings or (),
+        overrides=flags,
+        positions={"model": "MODEL", "source": "FILE"},
+    )
 
     from energylm.pipelines.seq2seq_decode import decode_seq2seq, plan_decode
 
@@ -146,7 +159,10 @@ def decode(
 def evaluate(
     model: Model = None,
     data: Annotated[
-        list[str] | None, typer.Argument(help="The labelled file of the model's task; to translate: source, target.")
+        list[str] | None,
+        typer.Argument(
+            help="The labelled file of the model's task; to translate: source, target. Required, here or in --config."
+        ),
     ] = None,
     method: Method = None,
     beam: BeamWidth = None,
@@ -168,11 +184,16 @@ def evaluate(
 
       energylm seq2seq evaluate runs/mt/model test.de test.en --beam 5 --normalization global --json bleu.json
     """
-    from energylm.config import load_config
     from energylm.config.seq2seq import EvaluateSeq2SeqConfig
 
     flags = {"model": model, "data": data or None, **_decoding(method, beam, alpha, normalization)}
-    chosen = load_config(EvaluateSeq2SeqConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        EvaluateSeq2SeqConfig,
+        config,
+        settings=settings or (),
+        overrides=flags,
+        positions={"model": "MODEL", "data": "FILE"},
+    )
 
     from energylm.pipelines.seq2seq_evaluate import evaluate_seq2seq, plan_evaluation
     from energylm.tables import to_rich

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from energylm.cli.options import ConfigFile, DryRun, Settings, needs_extra
+from energylm.cli.options import ConfigFile, DryRun, Settings, load_config, needs_extra
 from energylm.errors import ConfigError
 
 
@@ -59,7 +59,6 @@ def serve(
 
         typer.echo(make_key(keys, note=add_key))
         return
-    from energylm.config import load_config
     from energylm.config.serve import ServeConfig
 
     flags = {

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from energylm.cli import study_serve
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, needs_extra, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, needs_extra, write_result
 
 app = typer.Typer(no_args_is_help=True, help="Pairwise human evaluation: make, serve and report a study.")
 app.command("invite")(study_serve.invite)
@@ -36,7 +36,9 @@ def new(
     length: Annotated[
         int | None, typer.Option(help="Tokens of prefix and completion (default: 160).", show_default=False)
     ] = None,
-    prefix: Annotated[int | None, typer.Option(help="Tokens of the prefix (default: 120).", show_default=False)] = None,
+    prefix: Annotated[
+        int | None, typer.Option("--prefix-tokens", help="Tokens of the prefix (default: 120).", show_default=False)
+    ] = None,
     candidates: Annotated[
         int | None,
         typer.Option(help="Candidates of joint sampling with --model (default: 10,000).", show_default=False),
@@ -80,7 +82,6 @@ def new(
 
       energylm study new -o studies/news --config study.yaml --set design.checks.wrong=shuffled
     """
-    from energylm.config import load_config
     from energylm.config.study import StudyConfig
     from energylm.errors import ConfigError
 
@@ -207,12 +208,13 @@ def simulate(
     """
     needs_extra("web", "sqlalchemy", "krippendorff")
 
-    from energylm.config import load_config
     from energylm.config.study import PanelConfig
 
     flags = {"study": str(folder), "good": good, "random": random, "lazy": lazy, "seed": seed}
     strengths = {f"strengths.{name}": _number(value) for name, value in _named(strength, "--strength", "joint=0.5")}
-    chosen = load_config(PanelConfig, config, settings=settings or (), overrides=flags | strengths)
+    chosen = load_config(
+        PanelConfig, config, settings=settings or (), overrides=flags | strengths, positions={"study": "FOLDER"}
+    )
 
     from energylm.pipelines.study_panel import describe_panel, exclusions_table, run_panel
     from energylm.progress import say

@@ -1,5 +1,6 @@
 """`energylm study invite` and `energylm study serve`: personal links, and the pages behind them."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -82,9 +83,10 @@ def serve(
 
     with StudyStore.open(folder) as store, running.listen(host, port) as listening:
         store.refuse_people()
+        quoted = shlex.quote(str(folder))
         say(f"{folder}: {running.address_of(listening)} (Ctrl-C stops)")
         if not store.progress().raters:
-            say(f"nobody is invited yet: energylm study invite {folder} --raters 10")
+            say(f"nobody is invited yet: energylm study invite {quoted} --raters 10")
         if store.owner_hash() is None:
-            say(f"the owner's view /owner is closed until there is a token: energylm study invite {folder} --owner")
+            say(f"the owner's view /owner is closed until there is a token: energylm study invite {quoted} --owner")
         running.run(create_study_app(store), listening, grace_seconds=10)

@@ -23,7 +23,7 @@ class JointWindowsConfig(Config):
     @model_validator(mode="after")
     def _leaves_something_to_write(self) -> Self:
         if self.prefix >= self.length:
-            raise ValueError(f"prefix {self.prefix} leaves nothing of length {self.length} to write; lower it")
+            raise ValueError(f"`prefix` {self.prefix} leaves nothing of length {self.length} to write; lower it")
         return self
 
 

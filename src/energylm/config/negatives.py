@@ -48,8 +48,8 @@ class NegativesConfig(Config):
     def _contexts_leave_something_to_write(self) -> Self:
         if min(self.context_lengths) < 0 or max(self.context_lengths) >= self.length:
             raise ValueError(
-                f"context_lengths {self.context_lengths} must lie in [0, length), which is {self.length}; "
-                "shorten the context or lengthen the window"
+                f"`context_lengths` {' and '.join(map(str, self.context_lengths))} must lie in [0, {self.length}), the "
+                "length of a window; shorten the context or lengthen the window"
             )
         if self.stop_at_eos and self.documents == "within":
             raise ValueError(

@@ -119,7 +119,7 @@ class StudyWindows(Config):
     @model_validator(mode="after")
     def _leaves_something(self) -> Self:
         if self.prefix >= self.length:
-            raise ValueError(f"prefix {self.prefix} leaves nothing of {self.length} tokens; shorten it")
+            raise ValueError(f"`prefix` {self.prefix} leaves nothing of {self.length} tokens; shorten it")
         return self
 
 

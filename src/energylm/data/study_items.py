@@ -12,6 +12,7 @@ wrote what.
 
 import hashlib
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -121,7 +122,8 @@ def read_study(folder: Path | str) -> Study:
     """Read and check a study's folder; anything damaged, changed or of another make is one line that names it."""
     folder = Path(folder)
     if not (folder / STUDY_FILE).is_file():
-        raise DataError(f"{folder} holds no {STUDY_FILE}; make a study with `energylm study new --output {folder}`")
+        making = f"energylm study new --output {shlex.quote(str(folder))}"
+        raise DataError(f"{folder} holds no {STUDY_FILE}; make a study with `{making}`")
     facts = read_json(folder / STUDY_FILE)
     if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("version") != VERSION:
         raise DataError(f"{folder / STUDY_FILE} is no study of version {VERSION}; make it again with this energylm")

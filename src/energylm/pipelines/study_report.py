@@ -1,6 +1,7 @@
 """What raters said: `energylm study report` and `energylm study export`. Answers are read, never altered."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from energylm.data.study_store import StudyStore
 from energylm.errors import DataError
 from energylm.evaluation.study_outcome import StudyOutcome, study_outcome
 from energylm.evaluation.study_report import preference_table, study_sections
-from energylm.tables import Table
 from energylm.report.report import write_report
+from energylm.tables import Table
 
 ANSWERS_FILE = "answers.jsonl"
 
@@ -63,5 +64,7 @@ def _opened(folder: Path | str) -> StudyStore:
     """The store of a study that was served; reading one must not make it."""
     study = read_study(folder)
     if not (study.folder / DATABASE_FILE).is_file():
-        raise DataError(f"{folder} has no answers yet: serve it first (energylm study serve {folder})")
+        raise DataError(
+            f"{folder} has no answers yet: serve it first (energylm study serve {shlex.quote(str(folder))})"
+        )
     return StudyStore.open(folder)

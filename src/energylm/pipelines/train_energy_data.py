@@ -4,6 +4,7 @@ Which context serves what is decided by a hash of its window's number. Sources o
 windows (else they are refused), so a window that is held out of one is held out of all.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -88,7 +89,8 @@ def open_sources(negatives: Sequence[str], corpora: Sequence[str | Path]) -> tup
         if corpus.manifest.tokenizer.sha256 != opened[0].manifest.tokenizer.sha256:
             raise VocabularyMismatch(
                 f"the corpora {opened[0].folder} and {corpus.folder} have different tokenizers, but one energy reads "
-                f"one; build the second with --tokenizer {opened[0].folder / TOKENIZER_FOLDER}, and its negatives anew"
+                "one; build the second, and then its negatives, with "
+                f"--tokenizer {shlex.quote(str(opened[0].folder / TOKENIZER_FOLDER))}"
             )
     for source in sources:
         source.negatives.check(corpus=source.corpus)
