@@ -37,6 +37,10 @@ class Config(BaseModel):
             problems = "; ".join(_explain(cls, problem, names or {}) for problem in error.errors())
             raise ConfigError(f"{origin}: {problems}" if origin else problems) from None
 
+    def overlaid(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The keys that were set here, with `values` over them: what a field that has this config as default takes."""
+        return merged(self.model_dump(exclude_unset=True), values)
+
 
 def load_config(
     config_class: type[ConfigType],
@@ -106,6 +110,16 @@ def put(values: dict[str, Any], dotted_key: str, value: Any) -> None:
             raise ConfigError(f"key {dotted_key!r}: {part!r} is a plain value, it has no keys below it")
         values = inner
     values[last] = value
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`, key by key at every depth."""
+    result = dict(below)
+    for key, value in above.items():
+        value = value.model_dump() if isinstance(value, Config) else value
+        both_are_nested = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both_are_nested else value
+    return result
 
 
 def _explain(config_class: type[BaseModel], problem: Any, spelling: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from energylm.config.base import Config
+from energylm.config.base import Config, merged
 
 Sharding = Literal["none", "fsdp"]
 NO_SHARDING: Sharding = "none"
@@ -117,7 +117,11 @@ class TrainingConfig(Config):
             return values
         if values["preset"] not in TRAINING_PRESETS:
             raise ValueError(f"unknown preset {values['preset']!r}; known: {', '.join(TRAINING_PRESETS)}")
-        return _merged(TRAINING_PRESETS[values["preset"]], values)
+        return merged(TRAINING_PRESETS[values["preset"]], values)
+
+    def overlaid(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """A preset wins over what was set here, and what is given beside it over the preset."""
+        return super().overlaid(merged(TRAINING_PRESETS.get(values.get("preset", ""), {}), values))
 
     @model_validator(mode="after")
     def _must_be_able_to_end(self) -> Self:
@@ -145,16 +149,6 @@ class TrainingConfig(Config):
         if self.schedule.warmup_steps is not None:
             return self.schedule.warmup_steps
         return PAPER_WARMUP_STEPS if self.steps is None else min(self.steps // 10, PAPER_WARMUP_STEPS)
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` laid over `below`, key by key at every depth."""
-    result = dict(below)
-    for key, value in above.items():
-        value = value.model_dump() if isinstance(value, Config) else value
-        both_are_nested = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = _merged(result[key], value) if both_are_nested else value
-    return result
 
 
 def _deng2020(*, fp16: bool, batch: int, steps: int, learning_rate: float, clip_norm: float) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -25,6 +25,7 @@ class Option:
     field: FieldInfo
     short: str | None = None
     positional: str | None = None  # its metavar
+    nested_default: Any = PydanticUndefined  # of a key of a nested config: what the verb gives it
 
     @property
     def help(self) -> str:
@@ -36,7 +37,9 @@ class Option:
 
     @property
     def default(self) -> Any:
-        value = self.field.get_default(call_default_factory=True)
+        value = self.nested_default
+        if value is PydanticUndefined:
+            value = self.field.get_default(call_default_factory=True)
         return None if value is PydanticUndefined else value
 
     @property
@@ -66,7 +69,9 @@ def options_of(config_class: type[BaseModel]) -> list[Option]:
     A nested config itself has none; `--set` and `--config` reach each of its keys."""
     found = [_option(name, name, field) for name, field in config_class.model_fields.items() if _is_plain(field)]
     shortcuts: Mapping[str, str] = config_class.shortcuts if issubclass(config_class, Verb) else {}
-    found += [_option(name, key, field_at(config_class, key)) for name, key in shortcuts.items()]
+    for name, key in shortcuts.items():
+        option = _option(name, key, field_at(config_class, key))
+        found.append(replace(option, nested_default=default_at(config_class, key)))
     return found
 
 
@@ -78,11 +83,21 @@ def field_at(config_class: type[BaseModel], key: str) -> FieldInfo:
     return config_class.model_fields[last]
 
 
+def default_at(config_class: type[BaseModel], key: str) -> Any:
+    """The value at a dotted key when nothing is given."""
+    first, *path = key.split(".")
+    value = config_class.model_fields[first].get_default(call_default_factory=True)
+    for part in path:
+        value = getattr(value, part, PydanticUndefined)
+    return value
+
+
 def _option(name: str, key: str, field: FieldInfo) -> Option:
     marks = {type(mark): mark for mark in field.metadata}
     flag = marks[Flag].flag if Flag in marks else "--" + name.replace("_", "-")
-    short, position = marks.get(Short), marks.get(Positional)
-    return Option(name, key, flag, field, short and short.flag, position and position.metavar)
+    position = marks.get(Positional)
+    short = marks[Short].flag if Short in marks else f"-{name}" if len(name) == 1 else None  # --n is also -n
+    return Option(name, key, flag, field, short, position and position.metavar)
 
 
 def _is_plain(field: FieldInfo) -> bool:

@@ -20,6 +20,7 @@ Relations  `options` reads the fields; `table` lists the verbs; `jobs.job` is wh
 
 import inspect
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -76,13 +77,25 @@ class Verb(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _shortcuts_reach_their_keys(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping) or not any(name in values for name in cls.shortcuts):
+    def _reach_nested_keys(cls, values: Any) -> Any:
+        """Shortcuts become keys of nested configs, whose other keys keep the defaults that this verb gives them."""
+        if not isinstance(values, Mapping):
             return values
         expanded = {name: value for name, value in values.items() if name not in cls.shortcuts}
+        defaults = {name: field.get_default(call_default_factory=True) for name, field in cls.model_fields.items()}
+        nested = {name: default for name, default in defaults.items() if isinstance(default, Config)}
+        for name in nested:
+            given = expanded.get(name)
+            if isinstance(given, Config):
+                expanded[name] = given.model_dump(exclude_unset=True)
+            elif isinstance(given, Mapping):
+                expanded[name] = deepcopy(dict(given))  # nothing of the caller's is changed
         for name, key in cls.shortcuts.items():
             if name in values:
                 put(expanded, key, values[name])
+        for name, default in nested.items():
+            if isinstance(expanded.get(name), dict):
+                expanded[name] = default.overlaid(expanded[name])
         return expanded
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
