@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from energylm import Reranker, Scorer
-from energylm.bundles.reranker import hypothesis_statistics
+from energylm.bundles.reranker import NamedScores, Scored, hypothesis_statistics
 from energylm.bundles.scorer_text import Reading
 from energylm.config.rerank import WeightGrid
 from energylm.data.formats.nbest import Hypothesis, NBest
@@ -137,6 +137,111 @@ def test_weights_must_fit_the_scorers():
     assert Reranker([CAP, CAP], weight=0.3).weights == (0.3, 0.3)
     with pytest.raises(ConfigError, match="3 weights came for 2 scorers"):
         Reranker([CAP, CAP], weight=(1, 2, 3))
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), (0.5, float("nan")), None, "0.5", ("x", 1), True + 0j])
+def test_weights_are_finite_numbers(weight):
+    with pytest.raises(ConfigError, match=r"λ came as .*, expected a finite number"):
+        Reranker([CAP, CAP], weight=weight)
+    assert Reranker(CAP, weight=np.float32(0.5)).weights == Reranker(CAP, weight=np.array([0.5])).weights == (0.5,)
+
+
+@pytest.mark.parametrize("scorer", [None, "smollm2-135m", [CAP, None], len, WordTable()])
+def test_what_is_no_scorer_is_refused_at_once(scorer):
+    with pytest.raises(ConfigError, match=r"came as a scorer, expected a Scorer; load a model with"):
+        Reranker(scorer)
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "says"),
+    [
+        ([], "the list has no hypothesis"),
+        (iter(()), "the list has no hypothesis"),
+        ([("a", float("nan")), ("b", 0.0)], "hypothesis 1 has no score of the recogniser .came nan"),
+        ([("a", 0.0), ("b", None)], "hypothesis 2 has no score of the recogniser .came None"),
+        ([("a", float("-inf"))], "hypothesis 1 has no score"),
+        ([("a", "x")], "hypothesis 1 has no score of the recogniser .came 'x'"),
+        ([Hypothesis("a", float("nan"))], "hypothesis 1 has no score"),
+        ([(None, 0.0)], "hypothesis 1 has no text"),
+        (["a", "b"], r"hypothesis 1 came as 'a' .str.; give pairs .text, score., e.g. zip"),
+        ([("a", 0.0, 1.0)], "hypothesis 1 came as .* .tuple.; give pairs"),
+        ("a b", "the list came as 'a b' .str., expected hypotheses; give pairs"),
+        ({"a": 0.0}, r"the list came as .*dict., expected hypotheses; give pairs"),
+        (None, "the list came as None"),
+        (NBest("u", None, ()), "utterance 'u' has no hypothesis"),
+        (NBest("u", None, (Hypothesis("a", 0.0), Hypothesis("b", None))), "utterance 'u', hypothesis 2 has no score"),
+    ],
+)
+def test_lists_without_hypotheses_or_scores_are_refused(hypotheses, says):
+    with pytest.raises(DataError, match=says) as problem:
+        Reranker(CAP).rerank(hypotheses)
+    assert "\n" not in str(problem.value) and problem.value.exit_code == 2
+
+
+def test_a_nan_score_would_win():
+    """Teeth: numpy's argmax takes NaN for the largest number, so a hypothesis without a score would be chosen."""
+    assert np.array([0.0, np.nan, 1.0]).argmax() == 1
+    with pytest.raises(DataError, match="'u2', hypothesis 2 has no score"):
+        Reranker(CAP).rerank_lists([DEV[0], nbest(None, ("a", 0.0), ("b", float("nan")), name="u2")])
+
+
+def test_pandas_columns_are_lists():
+    """A Series of texts beside one of scores, one of pairs, and the rows of a frame; a frame itself has no pairs."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": ["a cap", "a cat"], "score": [-1.0, -2.0]}, index=[7, 3])
+    reranker = Reranker(CAP, weight=pandas.Series([0.5]))
+    pairs = pandas.Series(list(zip(frame.text, frame.score, strict=True)), index=[5, 1])
+    for hypotheses in (
+        zip(frame.text, frame.score, strict=True),
+        pairs,
+        frame.itertuples(index=False),
+        frame.to_numpy(),
+    ):
+        assert reranker.rerank(hypotheses).best == "a cat"
+    assert [one.best for one in reranker.rerank_lists(pandas.Series(DEV, index=[9, 4, 4]))] == [
+        "a cat sat",
+        "the cat",
+        "a dog",
+    ]
+    for wrong in (frame, frame.text, frame.score):
+        with pytest.raises(DataError, match=r"hypothesis 1 came as .*; give pairs \(text, score\), e.g. zip"):
+            reranker.rerank(wrong)
+    frame.loc[3, "score"] = np.nan
+    with pytest.raises(DataError, match="hypothesis 2 has no score"):
+        reranker.rerank(zip(frame.text, frame.score, strict=True))
+
+
+def test_scores_from_elsewhere_must_be_there_and_be_numbers():
+    """One score for two hypotheses would be spread over both, NaN would win; −inf is a score: impossible."""
+    there = NamedScores("elsewhere", "a table")
+    for scores, says in (
+        ([[-1.0]], "elsewhere gave 1 scores for the 2 hypotheses of 'u2'"),
+        ([[-1.0, float("nan")]], "elsewhere gave a score of nan for 'u2'"),
+        ([[-1.0, float("inf")]], "elsewhere gave a score of inf for 'u2'"),
+    ):
+        with pytest.raises(DataError, match=says):
+            Reranker([there]).score_lists(DEV[1:2], scored=[Scored(scores)])
+    found = Reranker([there]).score_lists(DEV[1:2], scored=[Scored([[float("-inf"), -1.0]])])
+    (impossible,) = Reranker([there], weight=0.5).rerank_lists(DEV[1:2], scores=found)
+    assert impossible.best == "the cat" and impossible.totals == (-2.0, -np.inf)
+    (ignored,) = Reranker([there], weight=0.0).rerank_lists(DEV[1:2], scores=found)
+    assert ignored.best == "the cap" and ignored.totals == (-1.0, -1.5)
+
+
+def test_an_impossible_text_still_goes_before_an_empty_one():
+    impossible = Scorer(WordTable(cap=float("-inf")))
+    assert Reranker(impossible, weight=1.0).rerank([("", -0.1), ("a cap", -5.0)]).order == (1, 0)
+
+
+def test_unknown_names_are_told_with_the_known_ones():
+    with pytest.raises(ConfigError, match="length_normalisation 'words' came, expected one of none, word, character"):
+        Reranker(CAP, length_normalisation="words")
+    with pytest.raises(ConfigError, match="metric 'cer' came, expected one of wer, bleu"):
+        Reranker(CAP).tune(DEV, metric="cer")
+    with pytest.raises(ConfigError, match="normalise 'sentence' came, expected one of none, token, word"):
+        CAP.score(["a cap"], normalise="sentence")
+    with pytest.raises(DataError, match="cannot be tuned on 0 lists"):
+        Reranker(CAP).tune([])
 
 
 @pytest.mark.parametrize("folder", ["model_folder", "masked_folder", "electric_folder"])

@@ -10,8 +10,8 @@ from energylm.data.formats.conll2003 import iob1_to_iob2, read_conll2003
 from energylm.data.formats.conllu import read_conllu
 from energylm.data.formats.detection import read_detection_pairs, read_texts
 from energylm.data.formats.glue import read_cola, read_mrpc, read_rte, read_sst2
-from energylm.data.formats.nbest import read_nbest
 from energylm.data.formats.parallel import read_parallel
+from energylm.data.nbest import read_lists
 from energylm.data.sources import open_sources
 from energylm.errors import DataError
 
@@ -27,7 +27,7 @@ def put(tmp_path):
 
 def test_nbest_keeps_the_recognisers_order_beyond_nine(put):
     entry = {"ref": "A B"} | {f"hyp_{n}": {"score": -n / 2, "text": f"T{n}"} for n in (10, 2, 1)}
-    (utterance,) = read_nbest(put("n.json", json.dumps({"u1": entry})))
+    (utterance,) = read_lists(put("n.json", json.dumps({"u1": entry})))
     assert (utterance.utterance, utterance.reference) == ("u1", "A B")
     assert [(h.text, h.score) for h in utterance.hypotheses] == [("T1", -0.5), ("T2", -1.0), ("T10", -5.0)]
 
@@ -37,7 +37,7 @@ def test_nbest_keeps_the_recognisers_order_beyond_nine(put):
 )
 def test_bad_nbest_is_named(put, content):
     with pytest.raises(DataError, match=r"n\.json"):
-        read_nbest(put("n.json", content))
+        read_lists(put("n.json", content))
 
 
 def test_conll2003(put):
@@ -148,7 +148,7 @@ def test_counts_of_the_published_files(data_folder):
     assert sizes == [29_000, 1_014, 1_000]
     conll = [count(read_conll2003(data_folder / "conll2003" / f"eng.{part}")) for part in ("train", "testa", "testb")]
     assert conll == [14_041, 3_250, 3_453]
-    lists = read_nbest(data_folder / "librispeech_nbest" / "dev_clean.json")
+    lists = read_lists(data_folder / "librispeech_nbest" / "dev_clean.json")
     assert len(lists) == 2_703 and {len(entry.hypotheses) for entry in lists} == {10}
     blimp = sorted((data_folder / "blimp").glob("*.jsonl"))
     assert len(blimp) == 30 and {count(read_blimp(path)) for path in blimp} == {1_000}

@@ -7,6 +7,7 @@ import pytest
 
 from energylm.data.formats.nbest import Hypothesis, NBest
 from energylm.data.nbest import format_of, read_lists, sample_lists
+from energylm.data.readers.jsonl import JsonLines
 from energylm.errors import DataError
 
 LISTS = [
@@ -91,6 +92,35 @@ def test_references_may_be_absent_but_not_strange(put):
         ("n.json", "{}", "holds no n-best list"),
         ("n.jsonl", '{"hypotheses": [{"text": "x"}]}', "line 1, hypothesis 1 has no score"),
         ("n.jsonl", '{"nbest": []}', 'no list "hypotheses"'),
+        # what comes twice: Python's JSON keeps the last and says nothing
+        ("n.json", '{"u": {"hyp_1": {"text": "x", "score": 1}}, "u": {}}', "key 'u' comes twice in one object; rename"),
+        ("n.json", '{"u": {"hyp_1": {"text": "x", "score": 1}, "hyp_1": {}}}', "key 'hyp_1' comes twice"),
+        (
+            "n.json",
+            '{"u": {"hyp_1": {"text": "x", "score": 1}, "hyp_01": {"text": "y", "score": 1}}}',
+            "'hyp_01' is hypothesis 1 a second time",
+        ),
+        ("n.jsonl", '{"hypotheses": [{"text": "x", "text": "y", "score": 1}]}', "line 1: key 'text' comes twice"),
+        (
+            "n.jsonl",
+            '{"id": 7, "hypotheses": [{"text": "x", "score": 1}]}\n\n'
+            '{"id": "7", "hypotheses": [{"text": "y", "score": 1}]}',
+            "line 3: utterance '7' was already there in line 1; give each",
+        ),
+        (
+            "n.jsonl",
+            '{"id": 2, "hypotheses": [{"text": "x", "score": 1}]}\n{"hypotheses": [{"text": "y", "score": 1}]}',
+            "line 2: utterance '2' was already there in line 1",
+        ),
+        # damaged JSON: no cure that `rerank` does not have
+        (
+            "n.json",
+            '{"u": {"hyp_1"',
+            r"is not JSON \(Expecting ':' delimiter at column 15\); mend .* --format \(espnet, jsonl",
+        ),
+        ("n.json", '{\n"u": nix}', "at line 2, column 6"),
+        ("n.jsonl", '{"hypotheses": [', r"line 1 is not JSON \(Expecting value at column 17\)"),
+        ("n.jsonl", "[1]", "line 1 is a JSON list"),
         ("n.tsv", "utterance\tscore\ttext\nu\tx\ta\n", r"line 2 has no score of the recogniser \(came 'x'\)"),
         ("n.tsv", "u\t-1\ta\nv\t-1\ta\nu\t-2\tb\n", "line 3: utterance 'u' was already there in line 1; sort"),
         ("n.tsv", "u\t-1\ta\tr\nu\t-2\tb\ts\n", "2 different references"),
@@ -111,13 +141,37 @@ def test_wrong_number_of_references(put, tmp_path):
         read_lists(put("n.tsv", TSV), references=put("r.txt", "a\n"))
     with pytest.raises(DataError, match="has 1 references but 2 are needed"):
         read_lists(put("n.nbest", MOSES), references=put("r.txt", "a\n"))
-    with pytest.raises(DataError, match="does not exist"):
+    with pytest.raises(DataError, match="does not exist; give a file of n-best lists"):
         read_lists(tmp_path / "none.json")
+    with pytest.raises(DataError, match="is a folder; give a file of n-best lists"):
+        read_lists(tmp_path)
+    with pytest.raises(DataError, match=r"none\.txt does not exist; give a file of references"):
+        read_lists(put("n.tsv", TSV), references=tmp_path / "none.txt")
+
+
+def test_broken_json_has_no_cure_that_reranking_lacks(put):
+    """Teeth: the reader of corpora, which has a format `lines`, names it; that of n-best lists must not."""
+    broken = put("n.jsonl", '{"hypotheses": [')
+    with pytest.raises(DataError) as problem:
+        read_lists(broken)
+    assert "--format lines" not in str(problem.value) and problem.value.exit_code == 2
+    with pytest.raises(DataError, match="--format lines"):
+        list(JsonLines(broken, broken.name).documents())
+
+
+def test_python_alone_would_lose_what_comes_twice(put):
+    """Teeth: `json.loads` keeps the second of two utterances with one name."""
+    twice = '{"u": {"hyp_1": {"text": "x", "score": 1}}, "u": {"hyp_1": {"text": "y", "score": 2}}}'
+    assert len(json.loads(twice)) == 1
+    with pytest.raises(DataError, match="comes twice"):
+        read_lists(put("n.json", twice))
 
 
 def test_format_by_ending_or_content(put):
-    assert format_of(put("a.ndjson", "")) == "jsonl"
-    assert format_of(put("a", "0 ||| x ||| y ||| 1")) == "moses"
+    assert format_of([], "a.ndjson") == "jsonl"
+    assert format_of([(1, " "), (2, "0 ||| x ||| y ||| 1")], "a") == "moses"
+    assert read_lists(put("a", JSONL)) == LISTS and read_lists(put("b", json.dumps(ESPNET))) == LISTS
+    assert read_lists(put("c", json.dumps(ESPNET, indent=1))) == LISTS and read_lists(put("d", TSV)) == LISTS
     assert read_lists(put("a.txt", JSONL), form="jsonl") == LISTS
 
 

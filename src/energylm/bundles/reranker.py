@@ -3,21 +3,24 @@
     chosen = argmax_h  f_h + Σ_s λ_s·score_s(h)                                              Clark et al. 2020, §3.2
 
 f is the recogniser's (or translator's) own score. Ties keep the recogniser's order. An empty hypothesis has no score
-and is chosen only where all of a list are empty.
+and is chosen only where all of a list are empty. A hypothesis without a score of its own, a score or λ that is no
+number, and a list without hypotheses are refused.
 
 Relations  `scorer` gives the scores, `estimators.weight_tuning` the choice and the tuning.
 """
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from numbers import Real
+from typing import Any, get_args
 
 import numpy as np
 
 from energylm.bundles.scorer import Scorer
 from energylm.config.rerank import LengthNormalisation, MetricName, WeightGrid
-from energylm.data.formats.nbest import Hypothesis, NBest
+from energylm.data.formats.nbest import Hypothesis, NBest, hypothesis, nbest
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
 from energylm.estimators.weight_tuning import ListScores, Tuning, tune_weights
@@ -96,29 +99,32 @@ class Reranker:
         weight: float | Sequence[float] = 0.5,
         length_normalisation: LengthNormalisation = "none",
     ) -> None:
-        self.scorers = [scorer] if isinstance(scorer, Scorer) else list(scorer)
-        self.weights = (float(weight),) if isinstance(weight, int | float) else tuple(map(float, weight))
+        self.scorers = _scorers(scorer)
+        self.weights = _weights(weight)
+        if length_normalisation not in (known := get_args(LengthNormalisation)):
+            raise ConfigError(f"length_normalisation {length_normalisation!r} came, expected one of {', '.join(known)}")
         self.length_normalisation = length_normalisation
         if not self.scorers or len(self.weights) not in (1, len(self.scorers)):
             raise ConfigError(f"{len(self.weights)} weights came for {len(self.scorers)} scorers; give one for each")
         if len(self.weights) < len(self.scorers):
             self.weights *= len(self.scorers)
 
-    def rerank(self, hypotheses: NBest | Sequence[Hypothesis | tuple[str, float]]) -> Reranked:
-        """One list: its hypotheses with their own scores, as `Hypothesis` or pairs (text, score)."""
-        if not isinstance(hypotheses, NBest):
-            members = tuple(one if isinstance(one, Hypothesis) else Hypothesis(*one) for one in hypotheses)
-            hypotheses = NBest("the list", None, members)
-        (reranked,) = self.rerank_lists([hypotheses])
+    def rerank(self, hypotheses: NBest | Iterable[Hypothesis | tuple[str, float]]) -> Reranked:
+        """One list: its hypotheses with their own scores, as `Hypothesis` or pairs (text, score), e.g. a `zip`."""
+        (reranked,) = self.rerank_lists(
+            [hypotheses if isinstance(hypotheses, NBest) else _list(hypotheses, "the list")]
+        )
         return reranked
 
     def rerank_lists(self, lists: Sequence[NBest], *, scores: ListScores | None = None) -> list[Reranked]:
         """Many lists; `scores` are what `score_lists` found, if that has been done already."""
+        lists = _checked(lists)
         scores = scores or self.score_lists(lists)
         _, tied_U = scores.choose(self.weights)
+        totals_UH, order_UH = scores.totals(self.weights), scores.order(self.weights)
         results = []
-        for one, totals_H, tied in zip(lists, scores.totals(self.weights), tied_U, strict=True):
-            order = np.argsort(-totals_H[: len(one.hypotheses)], kind="stable")
+        for one, totals_H, order_H, tied in zip(lists, totals_UH, order_UH, tied_U, strict=True):
+            order = order_H[: len(one.hypotheses)]
             results.append(
                 Reranked(
                     utterance=one.utterance,
@@ -132,7 +138,9 @@ class Reranker:
 
     def tune(self, dev: Sequence[NBest], *, grid: WeightGrid | None = None, metric: MetricName = "wer") -> Tuning:
         """Choose λ by the metric on `dev`, whose lists need references; kept, and returned with all that was tried."""
-        measure = metric_called(metric)
+        if metric not in (known := get_args(MetricName)):
+            raise ConfigError(f"metric {metric!r} came, expected one of {', '.join(known)}")
+        dev, measure = _checked(dev), metric_called(metric)
         return self.tune_scored(
             self.score_lists(dev), hypothesis_statistics(dev, measure), measure, grid=grid or WeightGrid()
         )
@@ -154,7 +162,7 @@ class Reranker:
     ) -> ListScores:
         """What every scorer says of every hypothesis; empty ones are left out. `scored` holds for each scorer what it
         said of the first lists before; the others are added to it."""
-        scored = scored or [Scored() for _ in self.scorers]
+        lists, scored = _checked(lists), scored or [Scored() for _ in self.scorers]
         shape = (len(lists), max((len(one.hypotheses) for one in lists), default=1))
         base_UH, length_UH = np.full(shape, -np.inf), np.ones(shape)
         scores_SUH = np.zeros((len(self.scorers), *shape))
@@ -171,12 +179,68 @@ class Reranker:
                     found = score_block(scorer, block)
                     known.add(found.scores, seconds=found.seconds)
                     bar.advance(len(block.names), note=scorer.name)
-                for row, places in enumerate(filled):
+                for row, (one, places) in enumerate(zip(lists, filled, strict=True)):
+                    _check_scores(known.scores[row], len(places), scorer=scorer.name, utterance=one.utterance)
                     scores_SUH[number, row, places] = known.scores[row]
         return ListScores(base_UH, scores_SUH, length_UH)
 
     def _length(self, text: str) -> int:
         return {"none": 1, "word": len(text.split()), "character": len(text)}[self.length_normalisation]
+
+
+def _scorers(given: Any) -> list[Scorer | NamedScores]:
+    scorers = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    for scorer in scorers:
+        if not isinstance(scorer, Scorer | NamedScores):
+            raise ConfigError(
+                f"{scorer!r:.60} ({type(scorer).__name__}) came as a scorer, expected a Scorer; load a model with "
+                "Scorer.from_pretrained(…), or wrap a TokenScorer of your own: Scorer(…)"
+            )
+    return scorers
+
+
+def _weights(given: Any) -> tuple[float, ...]:
+    """Every λ as a number."""
+    weights = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    for weight in weights:
+        if not isinstance(weight, Real) or not math.isfinite(weight):
+            raise ConfigError(f"λ came as {weight!r:.40}, expected a finite number; 0 leaves a scorer out")
+    return tuple(map(float, weights))
+
+
+def _checked(lists: Iterable[NBest]) -> list[NBest]:
+    return [_list(one, f"list {number}") for number, one in enumerate(lists, start=1)]
+
+
+def _list(given: Any, name: str) -> NBest:
+    """An n-best list with at least one hypothesis, all of which have text and a score; `name` is for one without."""
+    place, reference, members = name, None, given
+    if isinstance(given, NBest):
+        name, reference, members = given.utterance, given.reference, given.hypotheses
+        place = f"utterance {name!r}"
+    cure = "give pairs (text, score), e.g. zip(texts, scores)"
+    if isinstance(members, str | Mapping) or not isinstance(members, Iterable):
+        raise DataError(f"{place} came as {members!r:.40} ({type(members).__name__}), expected hypotheses; {cure}")
+    hypotheses = []
+    for rank, one in enumerate(members, start=1):
+        pair = (one.text, one.score) if isinstance(one, Hypothesis) else one
+        pair = tuple(pair) if isinstance(pair, Iterable) and not isinstance(pair, str) else (pair,)
+        if len(pair) != 2:
+            raise DataError(f"{place}, hypothesis {rank} came as {one!r:.40} ({type(one).__name__}); {cure}")
+        hypotheses.append(hypothesis(*pair, place=f"{place}, hypothesis {rank}"))
+    return nbest(name, reference, hypotheses, place=place)
+
+
+def _check_scores(scores: Sequence[float], expected: int, *, scorer: str, utterance: str) -> None:
+    if len(scores) != expected:
+        raise DataError(
+            f"{scorer} gave {len(scores)} scores for the {expected} hypotheses of {utterance!r}; score the list again"
+        )
+    for score in scores:
+        if math.isnan(score) or score == math.inf:
+            raise DataError(
+                f"{scorer} gave a score of {score} for {utterance!r}, expected a number; give another scorer"
+            )
 
 
 def _filled(one: NBest) -> list[int]:
@@ -191,7 +255,7 @@ def check_references(lists: Sequence[NBest], *, metric: str) -> None:
             what = "no reference" if one.reference is None else "an empty reference"
             raise DataError(
                 f"utterance {one.utterance!r} has {what}, so {metric} cannot be measured nor λ tuned on it; "
-                "write the reference in, drop the list, or rerank with a fixed λ and without measuring"
+                "write it in, drop the list, or take all references out and give a fixed λ (--weight)"
             )
 
 
@@ -200,7 +264,7 @@ def hypothesis_statistics(lists: Sequence[NBest], metric: AdditiveMetric) -> Flo
     check_references(lists, metric=metric.name)
     references = [one.reference or "" for one in lists for _ in one.hypotheses]
     found = metric.statistics(references, [hypothesis.text for one in lists for hypothesis in one.hypotheses])
-    statistics_UHM = np.zeros((len(lists), max(len(one.hypotheses) for one in lists), found.shape[1]))
+    statistics_UHM = np.zeros((len(lists), max((len(one.hypotheses) for one in lists), default=1), found.shape[1]))
     start = 0
     for row, one in enumerate(lists):
         statistics_UHM[row, : len(one.hypotheses)] = found[start : start + len(one.hypotheses)]

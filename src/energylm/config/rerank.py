@@ -1,6 +1,6 @@
 """How n-best lists are reranked: f + Σ λ·score, with λ given or tuned on a grid over dev lists."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,17 +11,25 @@ NBestFormat = Literal["espnet", "jsonl", "tsv", "moses"]
 MetricName = Literal["wer", "bleu"]
 LengthNormalisation = Literal["none", "word", "character"]
 
+STDIN = "-"
+MOST_VALUES = 100_000  # of λ in a grid
+
 
 class WeightGrid(Config):
     """λ from `step` to `highest` in steps; clark2020: 0.05, 0.1, … 1.0."""
 
-    step: float = Field(0.05, gt=0, description="The lowest λ, and the distance to the next.")
-    highest: float = Field(1.0, gt=0, description="The highest λ.")
+    step: float = Field(0.05, gt=0, allow_inf_nan=False, description="The lowest λ, and the distance to the next.")
+    highest: float = Field(1.0, gt=0, allow_inf_nan=False, description="The highest λ.")
 
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:
         if self.highest < self.step:
             raise ValueError(f"the highest λ, {self.highest}, lies below the step, {self.step}; no λ is left to try")
+        if self.highest / self.step > MOST_VALUES:
+            raise ValueError(
+                f"a step of {self.step} up to {self.highest} makes more than {MOST_VALUES:,} values of λ; take a "
+                "larger step"
+            )
         return self
 
     @property
@@ -39,7 +47,7 @@ class NamedScorer(ScorerConfig):
 class RerankSet(Config):
     """Lists to rerank, and the lists on which their λ is tuned."""
 
-    lists: str = Field(description="A file of n-best lists.")
+    lists: str = Field(description="A file of n-best lists; - is standard input.")
     dev: str | None = Field(None, description="A file of n-best lists with references on which λ is tuned.")
     references: str | None = Field(None, description="References of `lists`, a line each, where it has none inside.")
     dev_references: str | None = Field(None, description="References of `dev`, likewise.")
@@ -51,7 +59,7 @@ class RerankConfig(Config):
     scorers: tuple[NamedScorer, ...] = Field(min_length=1, description="The models, each with its own settings.")
     sets: tuple[RerankSet, ...] = Field(min_length=1, description="Sets of lists; λ is chosen for each by itself.")
     format: NBestFormat | None = Field(None, description="Format of the lists; none: by the file's name or content.")
-    weights: tuple[float, ...] | None = Field(
+    weights: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] | None = Field(
         None, description="Fixed λ, one for each scorer, in place of tuning on dev."
     )
     grid: WeightGrid = Field(WeightGrid(), description="The λ that are tried; with several scorers also 0.")
@@ -82,4 +90,11 @@ class RerankConfig(Config):
                 raise ValueError(
                     f"{one.lists} has {'neither dev nor' if one.dev is None else 'both dev and'} weights; {cure}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _standard_input_is_read_once(self) -> Self:
+        read = {pair for one in self.sets for pair in ((one.lists, one.references), (one.dev, one.dev_references))}
+        if sum(name == STDIN for pair in read for name in pair) > 1:
+            raise ValueError("- names standard input, which can be read once only; write one of the two to a file")
         return self

@@ -1,17 +1,20 @@
 """N-best lists of a recogniser: ESPnet-style JSON `{utterance: {ref, hyp_1: {score, text}, hyp_2: …}}`.
 
 What an n-best list is, is defined here; `nbest_jsonl`, `nbest_tsv` and `nbest_moses` read the same from other formats,
-and `data.nbest` picks the reader.
+and `data.nbest` picks the reader. A reader gets the lines of a file, with their numbers, and what messages call it.
+Nothing that comes twice (an utterance, a key of JSON) is read as if it came once.
 """
 
+import json
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from energylm.errors import DataError
-from energylm.files import read_json
+
+Lines = Sequence[tuple[int, str]]  # (number from 1, text) of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,31 @@ class NBest:
     hypotheses: tuple[Hypothesis, ...]
 
 
-def read_nbest(path: Path | str) -> list[NBest]:
-    table = read_json(path)
+def read_nbest(lines: Lines, name: str) -> list[NBest]:
+    table = parsed_json("\n".join(line for _, line in lines), place=name)
     if not isinstance(table, dict):
-        raise DataError(f"{path} is a JSON {type(table).__name__}, expected {{utterance: {{ref, hyp_1, …}}}}")
-    return [_utterance(f"{path}, utterance {name!r}", name, entry) for name, entry in table.items()]
+        raise DataError(f"{name} is a JSON {type(table).__name__}, expected {{utterance: {{ref, hyp_1, …}}}}")
+    return [_utterance(f"{name}, utterance {utterance!r}", utterance, entry) for utterance, entry in table.items()]
+
+
+def parsed_json(text: str, *, place: str) -> Any:
+    """JSON in which no key of an object comes twice: of two entries Python would keep the last, without a word."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        record = dict(pairs)
+        if len(record) < len(pairs):
+            ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+            raise DataError(f"{place}: key {twice!r} comes twice in one object; rename one of them, or drop it")
+        return record
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        line = "" if error.lineno == 1 else f"line {error.lineno}, "
+        raise DataError(
+            f"{place} is not JSON ({error.msg} at {line}column {error.colno}); mend or drop what stands there, or name "
+            "the file's format with --format (espnet, jsonl, tsv or moses)"
+        ) from None
 
 
 def hypothesis(text: Any, score: Any, *, place: str) -> Hypothesis:
@@ -65,11 +88,13 @@ def _utterance(place: str, name: str, entry: Any) -> NBest:
     reference = entry.get("ref")
     if not isinstance(reference, str | None):
         raise DataError(f"{place}: the reference is {reference!r:.40}, expected text")
-    numbered = {}
+    numbered: dict[int, Hypothesis] = {}
     for key, value in entry.items():
         rank = key.removeprefix("hyp_")
         if key != rank:
             if not rank.isdecimal() or not isinstance(value, dict):
                 raise DataError(f"{place}: {key!r} is no hypothesis; expected hyp_1: {{score, text}}, hyp_2: …")
+            if int(rank) in numbered:
+                raise DataError(f"{place}: {key!r} is hypothesis {int(rank)} a second time; number each by itself")
             numbered[int(rank)] = hypothesis(value.get("text"), value.get("score"), place=f"{place}, {key}")
     return nbest(name, reference, (numbered[rank] for rank in sorted(numbered)), place=place)

@@ -7,44 +7,42 @@ recogniser's order; its reference need be written only once.
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 
-from energylm.data.formats.nbest import Hypothesis, NBest, hypothesis, nbest
-from energylm.data.readers.utf8 import decoded_lines
+from energylm.data.formats.nbest import Hypothesis, Lines, NBest, hypothesis, nbest
 from energylm.errors import DataError
 
 COLUMNS = ("utterance", "score", "text", "reference")
 NEEDED = COLUMNS[:3]
 
 
-def read_nbest_tsv(path: Path | str) -> list[NBest]:
+def read_nbest_tsv(lines: Lines, name: str) -> list[NBest]:
     lists = []
     seen: dict[str, int] = {}
-    for utterance, rows in groupby(_rows(Path(path)), key=lambda row: row[1]):
+    for utterance, rows in groupby(_rows(lines, name), key=lambda row: row[1]):
         members = list(rows)
         if utterance in seen:
             raise DataError(
-                f"{path} line {members[0][0]}: utterance {utterance!r} was already there in line {seen[utterance]}; "
+                f"{name} line {members[0][0]}: utterance {utterance!r} was already there in line {seen[utterance]}; "
                 "sort the file, so that the hypotheses of an utterance stand together"
             )
         seen[utterance] = members[0][0]
         references = {reference for *_, reference in members if reference is not None}
         if len(references) > 1:
-            raise DataError(f"{path}, utterance {utterance!r} has {len(references)} different references, expected one")
+            raise DataError(f"{name}, utterance {utterance!r} has {len(references)} different references, expected one")
         lists.append(
             nbest(
                 utterance,
                 next(iter(references), None),
                 (one for _, _, one, _ in members),
-                place=f"{path}, utterance {utterance!r}",
+                place=f"{name}, utterance {utterance!r}",
             )
         )
     return lists
 
 
-def _rows(path: Path) -> Iterator[tuple[int, str, Hypothesis, str | None]]:
+def _rows(lines: Lines, name: str) -> Iterator[tuple[int, str, Hypothesis, str | None]]:
     names: Sequence[str] | None = None
-    for number, line in decoded_lines(path):
+    for number, line in lines:
         cells = line.split("\t")
         if number == 1 and set(NEEDED) <= set(cells):
             names = cells
@@ -55,9 +53,9 @@ def _rows(path: Path) -> Iterator[tuple[int, str, Hypothesis, str | None]]:
             names = COLUMNS[: max(len(cells), len(NEEDED))]
         if len(cells) != len(names):
             raise DataError(
-                f"{path} line {number} has {len(cells)} tab-separated columns, "
+                f"{name} line {number} has {len(cells)} tab-separated columns, "
                 f"expected {len(names)}: {', '.join(names)}"
             )
         row = dict(zip(names, cells, strict=True))
-        one = hypothesis(row["text"], row["score"], place=f"{path} line {number}")
+        one = hypothesis(row["text"], row["score"], place=f"{name} line {number}")
         yield number, row["utterance"], one, row.get("reference") or None

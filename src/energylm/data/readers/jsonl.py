@@ -17,24 +17,21 @@ class JsonLines(FileSource):
     field: str = "text"
 
     def documents(self) -> Iterator[Document]:
-        for number, record in json_records(self.path):
+        for number, record in json_records(self.path, cure="mend the line, or read the file with --format lines"):
             yield Document(
                 f"{self.name}:{number}", (text_field(record, self.field, place=f"{self.path} line {number}"),)
             )
 
 
-def json_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line that is not blank."""
+def json_records(path: Path, *, cure: str = "mend the line, or drop it") -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of each line that is not blank; `cure` is for a line that is no JSON."""
     for number, line in decoded_lines(path):
         if not line or line.isspace():
             continue
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path} line {number} is not JSON ({error.msg} at column {error.colno}); "
-                "mend the line, or read the file with --format lines"
-            ) from None
+            raise DataError(f"{path} line {number} is not JSON ({error.msg} at column {error.colno}); {cure}") from None
         if not isinstance(record, dict):
             raise DataError(
                 f'{path} line {number} is a JSON {type(record).__name__}, expected an object such as {{"text": "…"}}'
