@@ -1,12 +1,14 @@
 """`energylm score`, `rerank`, `evaluate blimp`: data on stdout, the rest on stderr, mistakes are one line, exit 2."""
 
 import json
+import os
 import sys
 
 import pytest
 
 from energylm import Scorer
 from energylm.cli.main import main
+from energylm.config.score import ScorerConfig
 
 LINES = ["The clerk counts the boats.", "A sailor mends a bridge."]
 LISTS = {
@@ -26,6 +28,10 @@ def energylm(monkeypatch, capsys, tmp_path):
     (tmp_path / "lists.json").write_text(json.dumps(LISTS))
     (tmp_path / "one.json").write_text(json.dumps({"u1": LISTS["u1"]}))
     (tmp_path / "bare.json").write_text(json.dumps({"u": {"hyp_1": LISTS["u1"]["hyp_1"]}}))
+    good = '{"hypotheses": [{"text": "x", "score": 1}]}'
+    (tmp_path / "broken.jsonl").write_text(good + "\n" + good[:-4] + "\n")
+    (tmp_path / "twice.json").write_text('{"u": {"hyp_1": {"text": "x", "score": 1}}, "u": {"hyp_1": {}}}')
+    (tmp_path / "nan.json").write_text('{"u": {"hyp_1": {"text": "x", "score": NaN}}}')
     (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "a boat", "sentence_bad": "boat a", "UID": "order"}\n')
 
     def run(*arguments):
@@ -90,6 +96,63 @@ def test_rerank_with_two_scorers_and_fixed_weights(energylm, model_folder, maske
     assert code == 0 and out == "u\tthe clerk count 1 boats\n"
 
 
+@pytest.fixture
+def stdin():
+    """A function that makes a file this process's standard input, as a shell's `<` and `|` do."""
+    before = os.dup(0)
+
+    def put(path):
+        with open(path, "rb") as file:
+            os.dup2(file.fileno(), 0)
+
+    yield put
+    os.dup2(before, 0)
+    os.close(before)
+
+
+def test_rerank_reads_standard_input(energylm, stdin, model_folder, tmp_path):
+    """The same choice and the same table from a pipe as from a file, in each format, told from what it holds."""
+    (tmp_path / "lists.jsonl").write_text(
+        "".join(
+            json.dumps({"id": name, "ref": one["ref"], "hypotheses": [one["hyp_1"], one["hyp_2"]]}) + "\n"
+            for name, one in LISTS.items()
+        )
+    )
+    _, table, _ = energylm("rerank", model_folder, "lists.json", "--weight", 0.2)
+    for name in ("lists.json", "lists.jsonl"):
+        stdin(tmp_path / name)
+        code, out, err = energylm("rerank", model_folder, "-", "--weight", 0.2)
+        assert code == 0 and out == table.replace("\n| lists |", "\n| standard input |") and out != table, err
+    stdin(tmp_path / "lists.json")
+    code, out, _ = energylm("rerank", model_folder, "-", "--dev", "lists.json", "--best", "-")
+    assert code == 0 and [line.split("\t")[0] for line in out.splitlines()] == list(LISTS)
+    stdin(tmp_path / "lists.json")
+    code, out, _ = energylm("rerank", model_folder, "-", "--weight", 0.2, "--dry-run")
+    assert code == 0 and out.startswith("would score 4 lists of standard input")
+    stdin(tmp_path / "texts.txt")
+    code, out, err = energylm("rerank", model_folder, "-", "--weight", 0.2)
+    assert code == 2 and out == "" and "standard input: its name and its first line tell no format" in err
+
+
+def test_device_and_dtype_are_what_the_model_gets(energylm, model_folder, monkeypatch):
+    """float64 gives other last digits than float32; the CPU is what is taken anyway, and a GPU that is not there is no
+    traceback."""
+    _, usual, _ = energylm("score", model_folder, "texts.txt")
+    _, on_cpu, _ = energylm("score", model_folder, "texts.txt", "--device", "cpu", "--dtype", "float32")
+    _, wide, _ = energylm("score", model_folder, "texts.txt", "--dtype", "float64")
+    assert usual == on_cpu != wide
+    scores, wide_scores = ([json.loads(line)["score"] for line in text.splitlines()] for text in (usual, wide))
+    assert scores == pytest.approx(wide_scores, rel=1e-4) and scores != wide_scores
+    config = ScorerConfig(dtype="float64", device="cpu")
+    assert Scorer.from_pretrained(model_folder, config=config).score(LINES) == pytest.approx(wide_scores, rel=1e-12)
+    asked = []
+    loaded = classmethod(lambda cls, *_, config, **__: asked.append((config.device, config.dtype)) or sys.exit(7))
+    monkeypatch.setattr(Scorer, "from_pretrained", loaded)
+    for verb, *rest in (("score", "texts.txt"), ("rerank", "lists.json", "--weight", "1")):
+        assert energylm(verb, model_folder, *rest, "--device", "cuda:1", "--dtype", "bfloat16")[0] == 7
+    assert asked == [("cuda:1", "bfloat16")] * 2
+
+
 def test_evaluate_blimp(energylm, electric_folder):
     code, out, err = energylm("evaluate", "blimp", electric_folder, "pairs.jsonl", "--json", "p.json")
     assert code == 0 and "| order |" in out and "mean accuracy" in err
@@ -132,12 +195,34 @@ def test_dry_runs_say_what_would_be_done(energylm, electric_folder):
             "2 references but 4 are needed",
         ),
         (("rerank", "{model}", "lists.json", "--weight", "1", "--format", "xml"), "format: Input should be"),
+        (("rerank", "{model}", "lists.json", "--weight", "nan"), "weight"),
+        (("rerank", "{model}", "lists.json", "--weight", "inf"), "should be a finite number"),
+        (("rerank", "{model}", "lists.json", "--dev", "lists.json", "--highest", "inf"), "should be a finite number"),
+        (("rerank", "{model}", "lists.json", "--dev", "lists.json", "--step", "1e-9"), "100,000 values of λ; take a"),
+        (("rerank", "{model}", "broken.jsonl", "--weight", "1"), "broken.jsonl line 2 is not JSON"),
+        (("rerank", "{model}", "twice.json", "--weight", "1"), "twice.json: key 'u' comes twice"),
+        (("rerank", "{model}", "nan.json", "--weight", "1"), "'u', hyp_1 has no score of the recogniser (came nan)"),
+        (("rerank", "{model}", "-", "--weight", "1", "--references", "-"), "standard input, which can be read once"),
+        (
+            ("rerank", "{model}", "lists.json", "--weight", "1", "--references", "no.txt"),
+            "no.txt does not exist; give a file of references",
+        ),
+        (("rerank", "{model}", "lists.json", "--weight", "1", "--device", "gpu"), "device 'gpu' is none that torch"),
+        (("rerank", "{model}", "lists.json", "--weight", "1", "--device", "cuda:99"), "device cuda:99 came, but this"),
+        (("rerank", "{model}", "lists.json", "--weight", "1", "--dtype", "int8"), "dtype: Input should be"),
+        (
+            ("score", "{model}", "texts.txt", "--device", "cuda:99", "--dry-run"),
+            "device cuda:99 came, but this machine",
+        ),
+        (("score", "{model}", "texts.txt", "--dtype", "bfloat16", "--device", "cpu"), "came for a CPU"),
+        (("score", "{electric}", "texts.txt", "--dtype", "bfloat16"), "dtype bfloat16 is for causal language models"),
+        (("score", "{model}", "texts.txt", "--normalise", "sentence"), "normalise: Input should be"),
         (("evaluate", "blimp", "{model}", "none.jsonl"), "holds no minimal pairs"),
         (("evaluate", "blimp", "./none", "pairs.jsonl"), "does not exist"),
     ],
 )
-def test_mistakes_are_one_line(energylm, model_folder, energy_folder, arguments, words):
-    places = {"{model}": model_folder, "{energy}": energy_folder}
+def test_mistakes_are_one_line(energylm, model_folder, energy_folder, electric_folder, arguments, words):
+    places = {"{model}": model_folder, "{energy}": energy_folder, "{electric}": electric_folder}
     code, out, err = energylm(*(places.get(argument, argument) for argument in arguments))
     assert code == 2 and out == ""
     lines = [line for line in err.splitlines() if "tuned on" not in line or "cannot" in line]

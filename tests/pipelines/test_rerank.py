@@ -8,9 +8,10 @@ from energylm.bundles import reranker
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import Reading
 from energylm.bundles.weights_identity import model_identity, weights_sha256
-from energylm.config.rerank import RerankConfig, WeightGrid
+from energylm.config.rerank import NamedScorer, RerankConfig, WeightGrid
+from energylm.data.nbest import read_lists
 from energylm.errors import BusyError, ConfigError, DataError
-from energylm.files import folder_lock
+from energylm.files import folder_lock, sha256_of_json
 from energylm.pipelines import kept_scores
 from energylm.pipelines import rerank as pipeline
 from energylm.pipelines.rerank import check_inputs, rerank
@@ -56,6 +57,7 @@ OTHER_DEV = {name: DEV["d3"] for name in ("o1", "o2")}  # whose best λ is the s
 def files(tmp_path, monkeypatch):
     """Files of lists, and a scorer in the place of a model."""
     monkeypatch.setattr(pipeline.Scorer, "from_pretrained", lambda *_, **__: Scorer(WordTable()))
+    monkeypatch.setattr(pipeline, "absolute_place", str)
     monkeypatch.setattr(kept_scores, "model_identity", lambda model: model)
     for name, lists in (("dev", DEV), ("test", TEST), ("other", OTHER_DEV)):
         (tmp_path / f"{name}.json").write_text(json.dumps(lists))
@@ -155,6 +157,20 @@ def test_a_killed_run_goes_on_where_it_stopped(files, tmp_path, read_lists_of, c
     assert len(seen) == 2
 
 
+def test_scores_are_kept_whatever_the_device_but_not_whatever_the_dtype(files, monkeypatch):
+    """The key is a hash of what it was before there were devices and dtypes, so that older scores are found again."""
+    lists = read_lists(files / "test.json")
+    texts = [[hypothesis.text for hypothesis in one.hypotheses] for one in lists]
+    settings = {"method": "auto", "masking": "token", "casing": "keep", "eos": False, "long_texts": "windows"}
+    before = sha256_of_json([kept_scores.FORMAT_VERSION, "table", settings, texts])[:20]
+    plain, moved, wide = (
+        kept_scores._key(NamedScorer(model="table", **changed), lists)
+        for changed in ({}, {"device": "cuda:1"}, {"dtype": "float64"})
+    )
+    assert plain == moved == before != wide
+    assert NamedScorer(model="table", device="cpu").model_dump()["device"] == "cpu"
+
+
 def test_a_model_is_known_by_its_manifest_or_its_weights(model_folder, masked_folder):
     own = model_identity(str(model_folder))
     assert own == model_identity(str(model_folder)) != model_identity(str(masked_folder))
@@ -239,6 +255,14 @@ def test_contradictions_in_the_config():
         config({"lists": "a.json"}, weights=[0.5, 0.5])
     with pytest.raises(ConfigError, match="no λ is left to try"):
         config({"lists": "a.json", "dev": "b.json"}, grid={"step": 0.5, "highest": 0.1})
+    for wrong in (float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="finite number"):
+            config({"lists": "a.json"}, weights=[wrong])
+        with pytest.raises(ConfigError, match="finite number"):
+            config({"lists": "a.json", "dev": "b.json"}, grid={"highest": wrong})
+    with pytest.raises(ConfigError, match="standard input, which can be read once only"):
+        config({"lists": "-", "dev": "a.json"}, {"lists": "b.json", "dev": "-", "dev_references": "r.txt"})
+    assert config({"lists": "-", "dev": "-"}).sets[0].dev == "-"  # read once, tuned on itself
     assert WeightGrid().weights == tuple(round(0.05 * number, 10) for number in range(1, 21))
     assert len(WeightGrid(step=0.1, highest=0.3).weights) == 3
 

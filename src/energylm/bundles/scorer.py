@@ -19,7 +19,7 @@ from energylm.bundles.scorer_kind import CAUSAL, MASKED, check_method, kind_of
 from energylm.bundles.scorer_text import Reading, TextScore, Window, each_alone, recased, text_score, windows
 from energylm.bundles.text_codec import text_list
 from energylm.config.score import WINDOWS, Casing, Method, Normalise, ScorerConfig
-from energylm.errors import DataError, ModelError
+from energylm.errors import ConfigError, DataError, ModelError
 from energylm.progress import say
 
 NAMED_LONG_TEXTS = 5  # in one message
@@ -61,16 +61,19 @@ class Scorer:
         config: ScorerConfig | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
-        """The scorer of a model folder, a GGUF file, a known model or a hub name; `config` says how it scores."""
+        """The scorer of a model folder, a GGUF file, a known model or a hub name; `config` says how it scores, and
+        where, unless `device` does."""
         config = config or ScorerConfig()
         kind = kind_of(path_or_name)
         check_method(kind, config, name=str(path_or_name))
+        device = usable_device(device or config.device)
         reader: TokenScorer
         if kind == CAUSAL:
             from energylm.bundles.language_model import LanguageModel
             from energylm.bundles.scorer_causal import CausalScorer
 
-            reader = CausalScorer(LanguageModel.from_pretrained(path_or_name, device=device), eos=config.eos)
+            lm = LanguageModel.from_pretrained(path_or_name, device=device, dtype=config.dtype)
+            reader = CausalScorer(lm, eos=config.eos)
         elif kind == MASKED:
             from energylm.bundles.masked_language_model import MaskedLanguageModel
             from energylm.bundles.scorer_masked import MaskedScorer
@@ -139,6 +142,23 @@ class Scorer:
         if self.refuses_long_texts:
             raise DataError(f"{which}; shorten them, or let them be read in windows (long_texts=windows)")
         say(f"energylm: {which}; read in windows that overlap by half, every token scored once")
+
+
+def usable_device(device: torch.device | str | None) -> torch.device | None:
+    """The device that was asked for, if this machine has it."""
+    if device is None:
+        return None
+    cure = "leave it out (a GPU is taken where there is one), or give cpu"
+    try:
+        asked = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(
+            f"device {str(device)!r} is none that torch knows, e.g. cpu, cuda or cuda:1; {cure}"
+        ) from None
+    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if asked.type in there and (asked.index or 0) >= there[asked.type]:
+        raise ConfigError(f"device {asked} came, but this machine has {there[asked.type]} of type {asked.type}; {cure}")
+    return asked
 
 
 def _joined(

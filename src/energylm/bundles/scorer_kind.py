@@ -13,7 +13,7 @@ from energylm.bundles.cloze_model import ClozeKind
 from energylm.bundles.known_models import locate
 from energylm.bundles.masked_language_model import KIND as MASKED
 from energylm.bundles.model_folder import MANIFEST, check_files
-from energylm.config.score import AUTO, LOG_LIKELIHOOD, TOKEN, ScorerConfig
+from energylm.config.score import AUTO, FLOAT32, LOG_LIKELIHOOD, TOKEN, ScorerConfig
 from energylm.errors import ConfigError, ModelError
 from energylm.files import read_json
 
@@ -54,6 +54,8 @@ def check_method(kind: str, config: ScorerConfig, *, name: str) -> None:
         )
     if config.eos and kind != CAUSAL:
         raise ConfigError(f"eos is for causal language models; {name} is a {kind} and scores no end-of-sequence token")
+    if config.dtype not in (None, FLOAT32) and kind != CAUSAL:
+        raise ConfigError(f"dtype {config.dtype} is for causal language models; {name} is a {kind}, read in float32")
 
 
 def _kind_of_others(location: Path | str) -> str:

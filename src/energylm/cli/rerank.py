@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from energylm.cli.engine_options import Address, Engine, Gpus, Threads, Workers, engine_config
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
-from energylm.cli.score import Casing, Eos, Masking, Method, RefuseLong
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
+from energylm.cli.score import Casing, Device, Dtype, Eos, Masking, Method, RefuseLong
 
 
 def rerank(
@@ -15,7 +15,10 @@ def rerank(
         str | None, typer.Argument(help="The scorer: a model folder, a GGUF file, a known model or a hub name.")
     ] = None,
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE...", help="N-best lists: ESPnet JSON, JSONL, TSV or Moses.")
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE|-...", help="N-best lists: ESPnet JSON, JSONL, TSV or Moses; - is standard input."
+        ),
     ] = None,
     dev: Annotated[
         list[str] | None,
@@ -48,6 +51,8 @@ def rerank(
     casing: Casing = None,
     eos: Eos = False,
     refuse_long: RefuseLong = False,
+    device: Device = None,
+    dtype: Dtype = None,
     limit: Annotated[
         int | None, typer.Option(help="Take this many lists of each file, at random.", show_default=False)
     ] = None,
@@ -84,9 +89,10 @@ def rerank(
 
       energylm rerank runs/mlm/model lists.jsonl --weight 0.4 --best chosen.tsv
 
+      cat lists.jsonl | energylm rerank runs/mlm/model - --weight 0.4
+
       energylm rerank lm/model test.nbest --references test.en --dev dev.nbest --dev-references dev.en --metric bleu
     """
-    from energylm.config import load_config
     from energylm.config.rerank import RerankConfig
     from energylm.errors import ConfigError
 
@@ -99,6 +105,8 @@ def rerank(
         "casing": casing,
         "eos": eos or None,
         "long_texts": "refuse" if refuse_long else None,
+        "device": device,
+        "dtype": dtype,
     }
     given = {key: value for key, value in how.items() if value is not None}
     flags = {

@@ -5,24 +5,31 @@ from typing import Annotated
 import typer
 
 from energylm.cli.engine_options import Address, Engine, Gpus, Keep, Threads, Workers, engine_config
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
 
 METHOD_HELP = "log-likelihood or pseudo-log-likelihood; by default what the model has."
 MASKING_HELP = "What a masked model hides while it scores a token: token, or within-word (the word's later tokens too)."
 CASING_HELP = "Read texts in lower, upper or sentence case (default: keep)."
 EOS_HELP = "Score the end-of-sequence token too (causal models)."
 LONG_HELP = "Refuse texts longer than the model; by default they are read in overlapping windows, and it is said."
+DEVICE_HELP = "cpu, cuda, cuda:1 or mps (default: a GPU where there is one, else the CPU)."
+DTYPE_HELP = (
+    "float32, float64, bfloat16 or float16 weights of causal models (default: float32 on a CPU, else as saved)."
+)
 
 Method = Annotated[str | None, typer.Option(help=METHOD_HELP, show_default=False)]
 Masking = Annotated[str | None, typer.Option(help=MASKING_HELP, show_default=False)]
 Casing = Annotated[str | None, typer.Option(help=CASING_HELP, show_default=False)]
 Eos = Annotated[bool, typer.Option("--eos", help=EOS_HELP)]
 RefuseLong = Annotated[bool, typer.Option("--refuse-long", help=LONG_HELP)]
+Device = Annotated[str | None, typer.Option(help=DEVICE_HELP, show_default=False)]
+Dtype = Annotated[str | None, typer.Option(help=DTYPE_HELP, show_default=False)]
 
 
 def score(
     model: Annotated[
-        str | None, typer.Argument(help="A model folder, a GGUF file, a known model or a hub name.")
+        str | None,
+        typer.Argument(help="A model folder, a GGUF file, a known model or a hub name. Required, here or in --config."),
     ] = None,
     file: Annotated[
         str | None,
@@ -44,6 +51,8 @@ def score(
     casing: Casing = None,
     eos: Eos = False,
     refuse_long: RefuseLong = False,
+    device: Device = None,
+    dtype: Dtype = None,
     keep: Keep = None,
     engine: Engine = None,
     address: Address = None,
@@ -72,7 +81,6 @@ def score(
     """
     import json as json_module
 
-    from energylm.config import load_config
     from energylm.config.score import ScoreConfig
 
     flags = {
@@ -86,8 +94,12 @@ def score(
         "casing": casing,
         "eos": eos or None,
         "long_texts": "refuse" if refuse_long else None,
+        "device": device,
+        "dtype": dtype,
     }
-    chosen = load_config(ScoreConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        ScoreConfig, config, settings=settings or (), overrides=flags, positions={"model": "MODEL", "source": "FILE"}
+    )
     where = engine_config(engine, address, workers, threads_per_worker, gpus_per_worker)
 
     from energylm.pipelines.score import check_inputs

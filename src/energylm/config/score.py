@@ -20,6 +20,8 @@ LongInputs = Literal["windows", "refuse"]
 WINDOWS: LongInputs = "windows"
 Normalise = Literal["none", "token", "word"]
 Per = Literal["sentence", "word", "token"]
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+FLOAT32: Dtype = "float32"
 
 
 class ScorerConfig(Config):
@@ -44,6 +46,18 @@ class ScorerConfig(Config):
     long_texts: LongInputs = Field(
         WINDOWS,
         description="Texts longer than the model: scored in overlapping windows, every token once, or refused.",
+    )
+    # Left out of what identifies a finished result where nothing was asked for: older ones are found again.
+    device: str | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Where the model runs: cpu, cuda, cuda:1 or mps; none: a GPU where there is one, else the CPU.",
+    )
+    dtype: Dtype | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Type of a causal model's weights; none: float32 on a CPU, the saved one elsewhere. Others are "
+        "read in float32.",
     )
 
 

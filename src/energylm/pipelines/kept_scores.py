@@ -52,5 +52,5 @@ class KeptScores(Scored):
 
 def _key(scorer: NamedScorer, lists: Sequence[NBest]) -> str:
     texts = [[hypothesis.text for hypothesis in one.hypotheses] for one in lists]
-    settings = scorer.model_dump(mode="json", exclude={"model"})
+    settings = scorer.model_dump(mode="json", exclude={"model", "device"})
     return sha256_of_json([FORMAT_VERSION, model_identity(scorer.model), settings, texts])[:20]

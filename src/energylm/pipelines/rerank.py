@@ -23,22 +23,22 @@ from energylm.bundles.reranker import (
     list_blocks,
     score_block,
 )
-from energylm.bundles.scorer import Scorer
+from energylm.bundles.scorer import Scorer, usable_device
 from energylm.bundles.scorer_kind import check_method, kind_of
 from energylm.config.engine import HERE, EngineConfig
 from energylm.config.rerank import NamedScorer, RerankConfig, RerankSet
 from energylm.data.formats.nbest import NBest
-from energylm.data.nbest import read_lists, sample_lists
+from energylm.data.nbest import name_of, read_lists, sample_lists
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
 from energylm.estimators.weight_tuning import ListScores
 from energylm.evaluation.rerank_outcome import SetOutcome, set_outcome
 from energylm.evaluation.rerank_report import rerank_sections, rerank_table
-from energylm.tables import Table
 from energylm.files import folder_lock, write_text
 from energylm.jobs.engine import Engine, open_engine
 from energylm.pipelines.kept_scores import KeptScores
 from energylm.progress import Progress, progress, say
 from energylm.report.report import write_report
+from energylm.tables import Table
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ def check_inputs(config: RerankConfig) -> str:
             check_references(lists, metric=config.metric.upper())
     for one in config.scorers:
         check_method(kind_of(one.model), one, name=one.model)
-    sizes = [f"{len(lists):,} lists of {place.lists}" for place, lists in files.items()]
+        usable_device(one.device)
+    sizes = [f"{len(lists):,} lists of {name_of(place.lists)}" for place, lists in files.items()]
     how = f"λ = {', '.join(map(str, config.weights))}" if config.weights else f"λ of {len(config.grid.weights)} values"
     return (
         f"would score {', '.join(sizes)} with {', '.join(one.model for one in config.scorers)} and rerank them, {how}"
@@ -178,7 +179,7 @@ def _score(scorer: NamedScorer, files: Mapping[RerankSet, tuple[list[NBest], Sco
     with engine.pool(partial(ListScorer, model, scorer), models=[model]) as pool:
         facts = pool.facts()
         for place, (lists, scored) in files.items():
-            what = f"scoring {Path(place.lists).name} with {facts['name']}"
+            what = f"scoring {Path(name_of(place.lists)).name} with {facts['name']}"
             with progress(what, total=len(lists) - len(scored.scores), unit="list") as bar:
                 for found in pool.run(list_blocks(lists, scored), progress=bar):
                     scored.add(found.scores, seconds=found.seconds)
@@ -199,6 +200,7 @@ def _is_judged(lists: list[NBest], place: RerankSet, config: RerankConfig) -> bo
 def _rerank_set(
     reranker: Reranker, one: RerankSet, known: dict[RerankSet, _File], metric: AdditiveMetric, config: RerankConfig
 ) -> tuple[SetOutcome | None, list[Reranked]]:
+    name = name_of(one.lists)
     *dev, place = _places(one)
     tuning = None
     if dev:
@@ -209,9 +211,9 @@ def _rerank_set(
     chosen = reranker.rerank_lists(file.lists, scores=file.scores)
     empty = sum(not hypothesis.text.strip() for of_list in file.lists for hypothesis in of_list.hypotheses)
     if empty:
-        say(f"energylm: {one.lists}: {empty:,} empty hypotheses have no score and were not chosen")
+        say(f"energylm: {name}: {empty:,} empty hypotheses have no score and were not chosen")
     if tied := sum(result.tied for result in chosen):
-        say(f"energylm: {one.lists}: {tied:,} lists had several best hypotheses; the recogniser's order decided")
+        say(f"energylm: {name}: {tied:,} lists had several best hypotheses; the recogniser's order decided")
     if file.statistics_UHM is None:
         return None, chosen
     outcome = set_outcome(
@@ -219,8 +221,8 @@ def _rerank_set(
         chosen,
         file.statistics_UHM,
         metric,
-        name=one.lists,
-        dev=one.dev,
+        name=name,
+        dev=None if one.dev is None else name_of(one.dev),
         weights=reranker.weights,
         tuning=tuning,
         resamples=config.resamples,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from energylm.bundles.known_models import absolute_place
-from energylm.bundles.scorer import Scorer
+from energylm.bundles.scorer import Scorer, usable_device
 from energylm.bundles.scorer_kind import check_method, kind_of
 from energylm.bundles.scorer_text import TextScore
 from energylm.bundles.weights_identity import model_identity
@@ -109,7 +109,7 @@ def score(
 ) -> ScoreRun:
     """Score every text; `on_score` sees each as soon as it is known, in the order of the file."""
     file, place = _file(config), absolute_place(config.model)
-    how = config.model_dump(mode="json", include=set(ScorerConfig.model_fields))
+    how = config.model_dump(mode="json", include=set(ScorerConfig.model_fields) - {"device"})
     form = BlockForm(asdict, asdict, ScoredBlock.from_json, size=lambda block: len(block.texts))
     kept = KeptBlocks(keep, {"task": "score", "how": how, "model": keep and model_identity(place)}, form)
     scores, seconds = [], 0.0
@@ -141,6 +141,7 @@ def check_inputs(config: ScoreConfig) -> str:
     _file(config)
     kind = kind_of(config.model)
     check_method(kind, config, name=config.model)
+    usable_device(config.device)
     where = "standard input" if config.source == "-" else config.source
     return f"would score every text of {where} with {config.model} ({kind})"
 
