@@ -6,6 +6,7 @@ one kind of message.
 Relations  `verbs.options` reads the fields; `groups` builds a command when it is called for.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ class VerbCommand(click.Command):
             click.echo(verb.check(job))
             return
         result = verb.run(job)
+        if os.environ.get("RANK", "0") != "0":
+            return  # started by torchrun: one process speaks
         click.echo(verb.shown(result), nl=False)
         from energylm.progress import say
 
