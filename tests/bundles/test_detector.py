@@ -12,7 +12,7 @@ from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalib
 from energylm.bundles.energy_model import EnergyModel
 from energylm.config.detect import BlockConfig
 from energylm.data.text_overlap import SeenTexts
-from energylm.errors import ModelError
+from energylm.errors import DataError, ModelError
 from energylm.estimators.false_positive_threshold import false_positive_threshold
 
 BLOCKS = BlockConfig(tokens=16, stride=6)
@@ -70,6 +70,8 @@ def test_verdicts(energy):
     assert verdict(threshold=score - 0.1).verdict == "machine"
     human = verdict(threshold=score + 0.1, scale=1.0, shift=-score - 1)
     assert human.verdict == "human" and human.probability == pytest.approx(1 / (1 + np.e))
+    assert "at most 0.05 of human texts like the 100 calibration texts of 8 tokens or more exceed" in human.reason
+    assert "too few to tell whether this text is like them" in human.reason
     undecided = verdict(threshold=score + 0.1, scale=1.0, shift=-score + 1)
     assert undecided.verdict == "abstains" and "undecided" in undecided.reason and undecided.probability > 0.5
     short = verdict(shortest=1000)
@@ -77,6 +79,49 @@ def test_verdicts(energy):
     assert short.probability is None and short.score == score
     empty = detector.predict([""])[0]
     assert empty.verdict == "abstains" and empty.score is None and empty.reason == "the text is empty"
+
+
+def test_where_too_few_texts_promise_anything_it_abstains_and_lengths_together_are_named(energy):
+    detector = Detector(energy, blocks=BLOCKS)
+    score = detector.predict(TEXTS[:1])[0].score
+    first = calibration(threshold=score - 0.1).spans[0]
+    together = replace(first, promise="together", human=34, false_positive_upper=None)
+    none = replace(first, promise="none", human=3, threshold=None, false_positive_rate=None, false_positive_upper=None)
+
+    def verdict(*spans):
+        detector.calibration = DetectorCalibration(spans, 0.05, "", ())
+        return detector.predict(TEXTS[:1])[0]
+
+    assert "the 34 calibration texts of all lengths together exceed" in verdict(together).reason
+    both = verdict(replace(first, shortest=4), together)
+    assert (
+        both.verdict == "machine" and "34 calibration texts of lengths that few of them have, together" in both.reason
+    )
+    unknown = verdict(none)
+    assert unknown.verdict == "abstains" and unknown.probability is None and unknown.threshold is None
+    assert "too few texts of 8 tokens or more calibrated it for 0.05 false positives (3 with" in unknown.reason
+    assert "19 are needed" in unknown.reason
+
+
+def test_a_beginning_is_judged_only_by_a_calibration_on_beginnings(energy):
+    """The score of a text's first tokens is none of a text that ends there."""
+    detector = Detector(energy, blocks=BLOCKS, calibration=calibration(threshold=-9.0))
+    assert detector.predict(TEXTS[:1])[0].verdict == "machine"
+    cut = detector.predict(TEXTS[:1], max_tokens=20)[0]
+    assert cut.verdict == "abstains" and "20 of" in cut.reason and "calibrated on whole texts" in cut.reason
+    whole = detector.predict(TEXTS[3:], max_tokens=1000)[0]
+    assert whole.verdict == "machine" and whole.tokens_used == whole.tokens
+    detector.calibration = replace(detector.calibration, max_tokens=20)
+    (of_itself,) = detector.predict(TEXTS[:1])
+    assert of_itself.tokens_used == 20 < of_itself.tokens and of_itself.verdict == "machine"
+    other = detector.predict(TEXTS[:1], max_tokens=12)[0]
+    assert other.verdict == "abstains" and "calibrated on the first 20" in other.reason
+
+
+def test_one_string_is_no_list_of_texts(energy):
+    """Each character would be judged."""
+    with pytest.raises(DataError, match=r"one string came where several texts are read; give a list: \[text\]"):
+        Detector(energy, blocks=BLOCKS).predict(TEXTS[0])
 
 
 def test_the_threshold_flags_the_asked_share_of_human_text_and_a_flipped_one_nearly_all(energy):
@@ -130,9 +175,19 @@ def test_damage_and_mix_ups_are_found(energy, tmp_path):
         DetectorCalibration.from_json({"spans": []}, origin="x.json")
     with pytest.raises(ModelError, match="holds no energy"):
         Detector.from_pretrained(tmp_path)
-    folder.rename(tmp_path / "model")
-    with pytest.raises(ModelError, match=r"folder of a training run; give its detector, .*/model"):
-        Detector.from_pretrained(tmp_path)
+
+
+def test_a_calibration_of_an_earlier_version_is_refused_with_its_cure(energy, tmp_path):
+    """Its thresholds came from whole texts and pieces, and kept no promise. Calibrating anew must be possible."""
+    folder = tmp_path / "detector"
+    Detector(energy, blocks=BLOCKS, calibration=calibration()).save_pretrained(folder)
+    now = json.loads((folder / "calibration.json").read_text())
+    assert now.pop("format") == 2
+    earlier = {name: now[name] for name in ("spans", "asked_rate", "weights_sha256", "sources")}
+    with pytest.raises(ModelError, match=r"earlier version, .* calibrate again: `energylm detect calibrate` with"):
+        DetectorCalibration.from_json(earlier, origin="calibration.json")
+    (folder / "calibration.json").unlink()
+    assert Detector.from_pretrained(folder, calibrated=False).calibration is None
 
 
 def test_the_calibration_of_other_weights_is_refused(energy, bert_folder, tmp_path):

@@ -58,7 +58,9 @@ def test_calibrate_and_eval(detection_folder, detector, tmp_path):
     done = invoke(
         "calibrate", detector, "--human", detection_folder / "human.jsonl", "--fpr", 0.05, "--json", tmp_path / "c.json"
     )
-    assert "for a false-positive rate of 0.05" in done.stdout
+    assert "for a false-positive rate of 0.05 over human texts like these" in done.stdout
+    assert "| 64 to 127 tokens | texts of this length | 120 |" in done.stdout
+    assert "| 8 to 15 tokens | none: it abstains | 0 | – |" in done.stdout
     assert json.loads((tmp_path / "c.json").read_text())["asked_rate"] == 0.05
     pairs = ("--pairs", detection_folder / "pairs.json", "--train-human", detection_folder / "human.jsonl")
     done = invoke(
@@ -84,7 +86,7 @@ def test_calibrate_and_eval(detection_folder, detector, tmp_path):
 
 
 def test_run_from_text_file_and_standard_input(detector, tmp_path):
-    text = "The old miller paints the boats. " * 20
+    text = "The old miller paints the boats 123. " * 11
     (tmp_path / "essay.txt").write_text(text)
     done = invoke("run", detector, tmp_path / "essay.txt", "--text", "A map.", "--html", tmp_path / "page.html")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -92,8 +94,15 @@ def test_run_from_text_file_and_standard_input(detector, tmp_path):
     assert lines[1]["verdict"] == "machine" and lines[1]["tokens_used"] == lines[1]["tokens"]
     assert lines[0]["verdict"] == "abstains" and lines[1]["blocks"][0]["start"] == 0
     assert (tmp_path / "page.html").exists()
-    done = invoke("run", detector, tmp_path / "essay.txt", "--table")
-    assert done.exit_code == 0 and "verdict" in done.stdout
+    (tmp_path / "an essay with a name that is far too long for a table.txt").write_text(text)
+    done = invoke("run", detector, tmp_path, "--table", "--text", "A map.", env={"COLUMNS": "80"})
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and "verdict" in lines[1] and "P(machine)" in lines[1]
+    rows = [line for line in lines if "│" in line]
+    assert len(rows) == 3 and "essay.txt │ machine" in rows[2] and "far too long for a table.txt" in rows[1]
+    assert rows[1].split("│")[-2] == rows[2].split("│")[-2]  # a reason once, however many texts share it
+    assert sum(line.startswith(("1  ", "2  ", "3  ")) for line in lines) == 2
 
 
 def test_standard_input_is_one_text_or_lines(detector, tmp_path, monkeypatch):

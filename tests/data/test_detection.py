@@ -50,7 +50,7 @@ def test_a_file_of_pairs_can_give_either_half(put):
     assert contents(data.texts) == ["a a", "c c"]
     data = read_detection(DetectionSources(machine=(pairs,), human=(put("h.jsonl", jsonl("c c")),)))
     assert contents(data.machine) == ["b b"]
-    assert [name for name, _ in read_unlabelled([pairs])] == ["p.json:1 original", "p.json:1 sampled"]
+    assert [name for name, _ in read_unlabelled([pairs]).texts] == ["p.json:1 original", "p.json:1 sampled"]
 
 
 def test_lines_and_fields(put):
@@ -97,11 +97,24 @@ def test_files_that_cannot_be_read_are_one_line(put, name, content, said):
     assert said in str(refused.value) and "\n" not in str(refused.value) and name in str(refused.value)
 
 
-def test_a_folder_with_one_file_of_another_encoding_names_it(put):
+def test_files_of_a_folder_that_cannot_be_read_are_left_out_counted_and_said(put, capsys):
+    """Nothing of such a file is taken, not even lines before the damage. The file itself, named, is an error."""
     put("mixed/good.txt", "fine")
-    folder = put("mixed/old.txt", "na\xefve".encode("latin-1")).removesuffix("/old.txt")
+    put("mixed/half.jsonl", '{"text": "first line"}\n{"text": ')
+    bad = put("mixed/old.txt", "na\xefve".encode("latin-1"))
+    folder = bad.removesuffix("/old.txt")
+    data = read_detection(DetectionSources(human=(folder,), machine=(put("m.jsonl", jsonl("m")),)))
+    assert contents(data.human) == ["fine"] and data.left_out == {"files that cannot be read": 2}
+    assert "left out: 2 files that cannot be read" in data.describe()
+    said = capsys.readouterr().err
+    assert "2 files of the folders cannot be read and are left out; the first: " in said and "half.jsonl line 2" in said
+    found = read_unlabelled([folder])
+    assert [text for _, text in found.texts] == ["fine"] and [*found.unreadable][1] == bad
     with pytest.raises(DataError, match=r"old\.txt: byte 2 is not UTF-8"):
-        read_detection(DetectionSources(human=(folder,)))
+        read_unlabelled([bad])
+    (tmp := put("worse/old.txt", b"\xff\x80"))
+    with pytest.raises(DataError, match=r"no file of folder .*worse can be read; the first: .*byte 0 is not UTF-8"):
+        read_unlabelled([tmp.removesuffix("/old.txt")])
 
 
 def test_places_that_are_not_there(put, tmp_path):

@@ -10,6 +10,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve
 
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.estimators.discrimination import Interval, discrimination
+from energylm.estimators.false_positive_threshold import false_positive_threshold
 
 CASES = {
     "apart": (0, 40, 60, 1.0),
@@ -30,22 +31,42 @@ def scores(name, *, ties):
 def test_by_hand():
     """Real −2, −1, 0, 3 and machine −1, 1, 2, 4, 5; threshold 0. Real right: −2, −1 and half of 0: 2.5 of 4; machine
     right: 1, 2, 4, 5 of 5: ½(0.625 + 0.8) = 0.7125. Pairs won by the machine scores: 1.5, 3, 3, 4, 4 of 20: 15.5/20.
-    At 1 % FPR no real text may be flagged: the threshold is 3, two of five machine texts lie above. With 25 % allowed
-    one may (at 5 % none: 1/4 > 0.05)."""
+    Four real texts show no rate of 5 %, let alone of 1 %."""
     got = discrimination([-2.0, -1.0, 0.0, 3.0], [-1.0, 1.0, 2.0, 4.0, 5.0])
     assert got.balanced_accuracy.value == pytest.approx(0.7125)
     assert got.auroc.value == pytest.approx(15.5 / 20)
-    assert got.tpr_at_1.value == got.tpr_at_5.value == pytest.approx(2 / 5)
+    assert got.tpr_at_1 is None and got.tpr_at_5 is None
     assert (got.real, got.machine, got.real_groups, got.machine_groups) == (4, 5, 4, 5)
     # Teeth: a tie that is won outright, or a threshold that lets the highest real score through, gives another number.
     assert got.auroc.value != pytest.approx(16 / 20)
 
 
 def test_twenty_real_texts_allow_one_false_positive_at_five_percent():
-    """Of real scores 0 … 19 one may lie above the threshold, 18: machine 18.5 and 25 are found, 18 and 5 are not."""
+    """Of real scores 0 … 19 one may lie above the threshold, 18: machine 18.5 and 25 are found, 18 and 5 are not. Of
+    100 real texts one may lie above at 1 %: the threshold is 98."""
     got = discrimination(np.arange(20.0), [18.5, 25.0, 18.0, 5.0])
-    assert got.tpr_at_5.value == pytest.approx(2 / 4)
-    assert got.tpr_at_1.value == pytest.approx(1 / 4)
+    assert got.tpr_at_5.value == pytest.approx(2 / 4) and got.tpr_at_1 is None
+    assert discrimination(np.arange(100.0), [98.5, 25.0, 99.5, 98.0]).tpr_at_1.value == pytest.approx(2 / 4)
+
+
+def test_a_rate_is_given_only_where_the_number_of_real_texts_shows_it():
+    """From 99 texts on for 1 %, from 19 on for 5 %: exactly where a threshold with that promise exists. Blocks of one
+    text are no further texts. The mistake it stands for: 30 texts, whose highest score a new text exceeds with
+    probability 1/31 > 1 %, printed as "TPR at 1 %"."""
+    for texts in (18, 19, 30, 98, 99):
+        got = discrimination(np.arange(float(texts)), [200.0], resamples=2)
+        for rate, found in ((0.01, got.tpr_at_1), (0.05, got.tpr_at_5)):
+            assert (found is not None) == (1 / (texts + 1) <= rate)
+            if found is None:
+                with pytest.raises(DataError, match="too few human texts"):
+                    false_positive_threshold(np.arange(float(texts)), rate)
+    blocks = discrimination(np.arange(300.0), [1.0], real_groups=np.arange(300) // 10, resamples=2)
+    assert blocks.real == 300 and blocks.tpr_at_1 is None and blocks.to_json()["tpr_at_1"] is None
+
+
+def shown_rates(got, real_N):
+    """(rate, TPR) of the rates that so many real texts show; "many" has both, "apart" and "chance" 5 %."""
+    return [(rate, tpr) for rate, tpr in ((0.01, got.tpr_at_1), (0.05, got.tpr_at_5)) if 1 / (len(real_N) + 1) <= rate]
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -57,7 +78,7 @@ def test_equals_brute_force(name, ties):
     assert got.auroc.value == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
     right = [np.mean((real_N < 0) + 0.5 * (real_N == 0)), np.mean((machine_M > 0) + 0.5 * (machine_M == 0))]
     assert got.balanced_accuracy.value == pytest.approx(sum(right) / 2, abs=1e-12)
-    for rate, found in ((0.01, got.tpr_at_1), (0.05, got.tpr_at_5)):
+    for rate, found in shown_rates(got, real_N):
         allowed = [np.mean(machine_M > t) for t in real_N if np.mean(real_N > t) <= rate]
         assert found.value == pytest.approx(max(allowed), abs=1e-12)
 
@@ -72,7 +93,7 @@ def test_equals_scikit_learn(name, ties):
     assert got.auroc.value == pytest.approx(roc_auc_score(label, score), abs=1e-12)
     assert got.balanced_accuracy.value == pytest.approx(balanced_accuracy_score(label, score > 0.25), abs=1e-12)
     false, true, _ = roc_curve(label, score, drop_intermediate=False)
-    for rate, found in ((0.01, got.tpr_at_1), (0.05, got.tpr_at_5)):
+    for rate, found in shown_rates(got, real_N):
         # The curve's points lie at scores of either class; where it is below `rate`, no real score has been passed.
         assert found.value == pytest.approx(true[false <= rate].max(), abs=1e-12)
 
@@ -138,7 +159,7 @@ def test_resamples_in_pieces_are_resamples(monkeypatch):
 
 
 def test_a_score_that_knows_nothing_is_at_chance():
-    got = discrimination(np.zeros(10), np.zeros(20))
+    got = discrimination(np.zeros(19), np.zeros(20))
     assert got.balanced_accuracy == got.auroc == Interval(0.5, 0.5, 0.5)
     assert got.tpr_at_5 == Interval(0.0, 0.0, 0.0)
 

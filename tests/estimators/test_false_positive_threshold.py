@@ -1,12 +1,19 @@
 """The threshold keeps its promise exactly, for every number of texts: enumerated, not sampled."""
 
+import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from energylm.errors import ConfigError, DataError
-from energylm.estimators.false_positive_threshold import false_positive_threshold, texts_needed
+from energylm.estimators.false_positive_threshold import (
+    GroupThresholds,
+    false_positive_threshold,
+    texts_needed,
+    thresholds_by_group,
+)
 
 RATES = (0.01, 0.05, 0.1, 0.25, 0.5)
 
@@ -15,7 +22,8 @@ def test_by_hand():
     """19 texts, 5 %: k = ⌈20 · 0.95⌉ = 19, the largest. 199 texts, 1 %: k = ⌈200 · 0.99⌉ = 198, two lie above."""
     assert false_positive_threshold(range(1, 20), 0.05).threshold == 19
     found = false_positive_threshold(range(1, 200), 0.01)
-    assert found.threshold == 198 and found.expected_rate == pytest.approx(2 / 200) and found.texts == 199
+    assert found.threshold == found.rank == 198 and found.texts == 199
+    assert found.expected_rate == pytest.approx(2 / 200)
 
 
 def left_out_rate(texts: int, threshold_of) -> float:
@@ -67,3 +75,68 @@ def test_too_few_texts_say_how_many_are_needed():
             texts_needed(wrong)
     with pytest.raises(DataError, match="not finite"):
         false_positive_threshold([0.0, math.nan], 0.5)
+
+
+QUARTER = 0.25  # needs 3 texts
+
+
+def flagged_of_every_bag(thresholds_of):
+    """For all 3^7 ways to deal 7 scores to 3 groups: how many texts of each large group and of the small ones together
+    lie above the threshold that the 6 others give. Yields (texts, flagged) of each such part, and of the whole bag."""
+    for dealt in itertools.product(range(3), repeat=7):
+        sizes, flagged = Counter(dealt), Counter()
+        for new, group in enumerate(dealt):
+            others = [place for place in range(7) if place != new]
+            found = thresholds_of([float(place) for place in others], [dealt[place] for place in others]).of(group)
+            part = group if sizes[group] >= 1 / QUARTER else "small"
+            flagged[part] += found is not None and new > found.threshold
+        small = sum(size for size in sizes.values() if size < 1 / QUARTER)
+        parts = {group: size for group, size in sizes.items() if size >= 1 / QUARTER} | {"small": small}
+        yield from ((texts, flagged[part], part) for part, texts in parts.items())
+        yield 7, flagged.total(), "all"
+
+
+def test_by_group_the_rate_is_kept_in_every_bag_of_texts():
+    """Exact: each of the 7 texts is equally likely the new one, so a share of at most α of each part is the promise.
+    In large groups as many are flagged as can be, ⌊α · size⌋."""
+    for texts, flagged, part in flagged_of_every_bag(
+        lambda scores, groups: thresholds_by_group(scores, groups, QUARTER)
+    ):
+        assert flagged <= QUARTER * texts
+        if part in (0, 1, 2):
+            assert flagged == int(QUARTER * texts)
+
+
+def kept(thresholds_of):
+    return all(flagged <= QUARTER * texts for texts, flagged, _ in flagged_of_every_bag(thresholds_of))
+
+
+def test_small_groups_must_be_taken_together_in_one_way_whoever_is_new():
+    """Two mistakes. All texts as the threshold of small groups: high scores of a small group are flagged beside those
+    of the large ones. Groups of exactly the needed size left out of the rest: the parts then depend on who is new."""
+
+    def from_all(scores, groups):
+        found = thresholds_by_group(scores, groups, QUARTER)
+        return GroupThresholds(found.own, false_positive_threshold(scores, QUARTER), len(scores))
+
+    def without_the_borderline(scores, groups):
+        found = thresholds_by_group(scores, groups, QUARTER)
+        rest = [s for s, g in zip(scores, groups, strict=True) if g not in found.own]
+        return GroupThresholds(
+            found.own, false_positive_threshold(rest, QUARTER) if len(rest) >= 3 else None, len(rest)
+        )
+
+    assert not kept(from_all)
+    assert not kept(without_the_borderline)
+
+
+def test_by_group_by_hand():
+    """Rate 1/4 needs 3 texts: group a (1, 2, 3) has its own threshold 3; b and c are small. The rest is a, b, c, since
+    a would be small, too, beside a new text of b: 6 texts, k = ⌈7 · 0.75⌉ = 6, the largest."""
+    found = thresholds_by_group([1, 2, 3, 10, 11, 12], list("aaabbc"), QUARTER)
+    assert found.of("a").threshold == 3 and found.of("b") == found.of("c") == found.of("never seen") == found.rest
+    assert found.rest.threshold == 12 and found.rest.texts == found.rest_texts == 6
+    larger = thresholds_by_group([1, 2, 3, 4, 10, 11], list("aaaabb"), QUARTER)
+    assert larger.rest is None and larger.rest_texts == 2 and larger.of("b") is None
+    with pytest.raises(DataError, match="2 scores of human text but 1 groups; name one a score"):
+        thresholds_by_group([1.0, 2.0], ["a"], QUARTER)

@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 
 from energylm import Detector
+from energylm.bundles.detector_results import logistic
 from energylm.bundles.energy_model import EnergyModel
 from energylm.config.detect import (
     DetectCalibrateConfig,
     DetectEvalConfig,
     DetectTrainConfig,
 )
-from energylm.errors import ConfigError, DataError
+from energylm.errors import ConfigError, DataError, ModelError
 from energylm.estimators.discrimination import discrimination
-from energylm.pipelines.detect_calibrate import calibrate, cut_texts, fit_detector, scored
-from energylm.pipelines.detect_eval import evaluate
+from energylm.files import sha256_of_file
+from energylm.pipelines.detect_calibrate import calibrate
+from energylm.pipelines.detect_eval import cut_texts, evaluate
 from energylm.pipelines.detect_run import run_detector
 from energylm.pipelines.detect_train import plan_detector, train_detector
 
@@ -51,8 +53,12 @@ def test_a_detector_learns_is_calibrated_and_reported(trained, bert_folder, sour
     assert trained.report.exists() and "Calibration by length" in (trained.folder / "results.md").read_text()
     assert trained.texts["train human"] + trained.texts["valid human"] + trained.texts["calibration human"] == 120
     spans = trained.calibration["spans"]
-    assert [span["shortest"] for span in spans] == [8, 16, 32, 64]  # the texts have about 110 tokens
-    assert all(span["scale"] > 0 and span["false_positive_rate"] <= 0.1 for span in spans)
+    assert [span["shortest"] for span in spans] == [8, 16, 32, 64, 128]
+    assert [span["promise"] for span in spans] == ["none"] * 3 + ["length"] + [
+        "none"
+    ]  # the texts have about 110 tokens
+    assert all(span["scale"] > 0 for span in spans) and spans[3]["false_positive_rate"] <= 0.1
+    assert trained.held_out["tpr_at_1"] is None and "99 human ones would show" in trained.summary()
     again = train_detector(config(bert_folder, sources), output=trained.folder)
     assert again.was_finished and again.held_out == trained.held_out and "nothing to do" in capsys.readouterr().err
     provenance = EnergyModel.from_pretrained(trained.model).provenance
@@ -78,8 +84,11 @@ def test_evaluation_on_other_texts_with_the_baseline_beside_it(trained, detectio
     assert set(run.verdicts) == {"human: pairs.json", "machine: pairs.json"}
     flagged = run.verdicts["human: pairs.json"].machine
     assert flagged <= 0.1 + 4 * np.sqrt(0.1 * 0.9 / 40)
+    assert run.coverage.keys() == {64} and run.coverage[64].texts == 40 and run.coverage[64].machine == flagged
     written = json.loads((tmp_path / "report" / "results.json").read_text())
-    assert {"detection", "by-machine-source", "verdicts", "by-length"} <= written["sections"].keys()
+    expected = {"detection", "by-machine-source", "verdicts", "false-positives-by-length", "by-length"}
+    assert expected <= written["sections"].keys()
+    assert run.table.rows[0][4] == "needs 99 human texts" and run.table.rows[0][5].startswith("1.000 [")
     assert [row[0] for row in run.table.rows] == ["detector", "TF-IDF", "pairs.json"]
     json.dumps(run.to_json(), allow_nan=False)
 
@@ -129,11 +138,39 @@ def test_a_threshold_on_ones_own_human_text_keeps_the_probabilities(trained, det
     after = Detector.from_pretrained(folder).calibration
     assert after == run.calibration and after.asked_rate == 0.02
     assert [(s.scale, s.shift) for s in after.spans] == [(s.scale, s.shift) for s in before.spans]
-    assert [s.human for s in after.spans] == [120] * 4
+    assert [s.human for s in after.spans] == [0, 0, 0, 120, 0]
     with pytest.raises(DataError, match=r"a false-positive rate of 0\.005 needs at least 199, came 120"):
         calibrate(DetectCalibrateConfig.checked(values | {"false_positive_rate": 0.005}))
     both = calibrate(DetectCalibrateConfig.checked(values | {"data": sources, "false_positive_rate": 0.05}))
     assert both.machine == 120 and both.calibration.spans[0].scale != before.spans[0].scale
+    beginnings = calibrate(DetectCalibrateConfig.checked(values | {"max_tokens": 20, "false_positive_rate": 0.05}))
+    assert beginnings.calibration.max_tokens == 20 and beginnings.calibration.at(20).human == 120
+    assert "beginnings" in beginnings.table().convention
+    texts = json.loads((detection_folder / "pairs.json").read_text())["original"]
+    found = Detector.from_pretrained(folder).predict(texts)
+    assert {one.tokens_used for one in found} == {20} and not any("calibrated on" in one.reason for one in found)
+
+
+def test_a_detector_of_an_earlier_version_is_calibrated_anew_with_both_classes(trained, sources, tmp_path):
+    import shutil
+
+    folder = tmp_path / "model"
+    shutil.copytree(trained.model, folder)
+    calibration = json.loads((folder / "calibration.json").read_text())
+    names = ("spans", "asked_rate", "weights_sha256", "sources")
+    (folder / "calibration.json").write_text(json.dumps({name: calibration[name] for name in names}))
+    manifest = json.loads((folder / "energylm.json").read_text())
+    manifest["detector"]["calibration_sha256"] = sha256_of_file(folder / "calibration.json")
+    (folder / "energylm.json").write_text(json.dumps(manifest))
+    values = {"detector": str(folder), "false_positive_rate": 0.05}
+    for data in ({"human": sources["human"]}, None):
+        with pytest.raises(ModelError, match="is of an earlier version"):
+            if data is None:
+                Detector.from_pretrained(folder)
+            else:
+                calibrate(DetectCalibrateConfig.checked(values | {"data": data}))
+    calibrate(DetectCalibrateConfig.checked(values | {"data": sources}))
+    assert Detector.from_pretrained(folder).calibration.asked_rate == 0.05
 
 
 def test_a_plain_energy_becomes_a_detector_by_calibration(bert_folder, sources, tmp_path):
@@ -155,23 +192,17 @@ def test_probabilities_are_calibrated_on_texts_that_were_not_used(trained, detec
     """Among 80 new texts the mean probability of machine is near the share of machine, one half."""
     texts = json.loads((detection_folder / "pairs.json").read_text())
     found = Detector.from_pretrained(trained.model).predict(texts["original"] + texts["sampled"])
-    assert np.mean([one.probability for one in found]) == pytest.approx(0.5, abs=0.1)
+    assert np.mean([logistic(one.log_odds) for one in found]) == pytest.approx(0.5, abs=0.1)
 
 
-def test_calibration_needs_texts_of_the_length(trained):
-    detector = Detector.from_pretrained(trained.model)
-    short = scored(detector, detector.reader.encode(["The clerk counts."] * 50))
-    with pytest.raises(DataError, match="needs at least 9 human texts of 8 tokens or more, came 0"):
-        fit_detector(detector, short, short, rate=0.1, sources=[])
-
-
-def test_cut_texts_have_the_lengths_of_the_span(trained):
+def test_texts_are_cut_at_random_places(trained):
     detector = Detector.from_pretrained(trained.model)
     encoded = detector.reader.encode(["The clerk counts the boats. " * 20, "A sailor mends a bridge.", "A map."])
-    cuts = [cut_texts(encoded, 5, 9, seed=seed) for seed in range(60)]
-    assert {len(piece) for cut in cuts for piece in cut} == {5, 6, 7, 8, 9}
-    assert all(len(cut) == 2 for cut in cuts)  # the second as it is, the third is too short
+    cuts = [cut_texts(encoded, 5, seed=seed) for seed in range(60)]
+    assert {len(piece) for cut in cuts for piece in cut} == {5}
+    assert all(len(cut) == 2 for cut in cuts)  # the third is too short
     assert len({int(cut[0].offsets[0, 0]) for cut in cuts}) > 20
+    assert cuts[0][1].text in "A sailor mends a bridge."
 
 
 def test_mistakes(bert_folder, sources, trained, tmp_path):
@@ -189,12 +220,18 @@ def test_mistakes(bert_folder, sources, trained, tmp_path):
 
 
 def test_run_writes_verdicts_and_a_page(trained, tmp_path, capsys):
-    (tmp_path / "essay.txt").write_text("The old miller paints the boats. " * 20)
+    (tmp_path / "essay.txt").write_text("The old miller paints the boats 123. " * 11)
     (tmp_path / "empty.txt").write_text("\n\n")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     run = run_detector(str(trained.model), files=[tmp_path], texts=["A map."], html=tmp_path / "page.html")
-    assert "1 of 3 texts are empty and left out" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "1 of 3 texts are empty and left out" in said and "1 file of the folders cannot be read" in said
+    assert [*run.to_json()["unreadable"]] == [str(tmp_path / "latin.txt")]
     short, essay = run.results
     assert short.detection.verdict == "abstains" and "fewer than" in short.detection.reason
     assert essay.detection.verdict == "machine" and essay.detection.probability > 0.5
-    assert essay.name.endswith("essay.txt") and len(run.table().rows) == 2
+    assert essay.name.endswith("essay.txt") and len(run.table().rows) == len(run.reasons()) == 2
+    assert [row[-1] for row in run.table().rows] == [1, 2] and run.reasons()[1] == essay.detection.reason
+    with pytest.raises(DataError, match="one string came where several texts are read"):
+        run_detector(str(trained.model), texts="The old miller paints the boats.")
     assert "machine" in (tmp_path / "page.html").read_text()

@@ -3,7 +3,8 @@
     score(text) = (1/M) Σ_m E(block m)                           bakhtin2019 §5.4: mean prediction over blocks
     machine        score above the threshold for the asked false-positive rate
     human          below it, and machine is not the likelier
-    abstains       too short for what it was calibrated on; not calibrated; likelier machine but below the threshold
+    abstains       not calibrated; too short, out of the range of the calibration texts, or of a length that too few of
+                   them have; likelier machine but below the threshold
 
 The probability holds for a text that is as likely a person's as a machine's beforehand. Where machine text is rarer,
 the odds must be multiplied by the prior odds.
@@ -11,7 +12,7 @@ the odds must be multiplied by the prior odds.
 Relations  `energy_model` is the energy below, `detector_calibration` the calibration, `data.text_blocks` the blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -25,13 +26,16 @@ from safetensors.torch import load_file, save_file
 from energylm.bundles.detector_calibration import DetectorCalibration
 from energylm.bundles.detector_results import BlockScore, Detection, Verdict, logistic
 from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.known_models import model_of_run
 from energylm.bundles.model_folder import MANIFEST, read_manifest
+from energylm.bundles.text_codec import text_list
 from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.detect import BlockConfig
 from energylm.config.energy import TEXT
 from energylm.data.text_blocks import BlockReader, EncodedText, block_starts
 from energylm.data.text_overlap import SeenTexts
 from energylm.errors import ModelError
+from energylm.estimators.false_positive_threshold import texts_needed
 from energylm.files import atomic_file, read_json, sha256_of_file, write_json
 
 CALIBRATION_FILE, SEEN_FILE = "calibration.json", "training_texts.sketch"
@@ -56,12 +60,16 @@ class Detector:
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | Path, *, blocks: BlockConfig | None = None, device: torch.device | str | None = None
+        cls,
+        folder: str | Path,
+        *,
+        blocks: BlockConfig | None = None,
+        device: torch.device | str | None = None,
+        calibrated: bool = True,
     ) -> Self:
-        """The detector in `folder`, or a plain energy as one. `blocks` can only be given for the latter."""
-        folder = Path(folder).expanduser()
-        if not (folder / MANIFEST).exists() and (folder / "model" / MANIFEST).is_file():
-            raise ModelError(f"{folder} is the folder of a training run; give its detector, {folder / 'model'}")
+        """The detector in `folder`, or a plain energy as one. `blocks` can only be given for the latter. Without
+        `calibrated` its calibration is not read, since it is to be replaced."""
+        folder = model_of_run(folder)
         energy = EnergyModel.from_pretrained(folder, device=device)
         facts: dict[str, Any] = read_manifest(folder).get("detector", {})
         if not facts:
@@ -72,7 +80,8 @@ class Detector:
                 f"{folder} reads blocks of {trained_on.tokens} tokens by {trained_on.stride}, as it was trained; "
                 "leave the blocks out"
             )
-        return cls(energy, blocks=trained_on, calibration=_calibration(folder, facts), seen=_seen(folder, facts))
+        calibration = _calibration(folder, facts) if calibrated else None
+        return cls(energy, blocks=trained_on, calibration=calibration, seen=_seen(folder, facts))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """The energy's folder, with calibration and sketch of the training texts beside it."""
@@ -89,16 +98,19 @@ class Detector:
 
     def save_calibration(self, folder: str | Path, calibration: DetectorCalibration) -> DetectorCalibration:
         """Put a calibration into the folder this detector came from, and return it tied to the folder's weights."""
-        folder = Path(folder).expanduser()
+        folder = model_of_run(folder)
         self.calibration = replace(calibration, weights_sha256=weights_sha256(folder))
         write_json(folder / CALIBRATION_FILE, self.calibration.to_json())
         facts = read_json(folder / MANIFEST).get("detector", {"blocks": self.blocks.model_dump()})
         _note(folder, facts | {"calibration_sha256": sha256_of_file(folder / CALIBRATION_FILE)})
         return self.calibration
 
-    def predict(self, texts: Sequence[str], *, max_tokens: int | None = None) -> list[Detection]:
-        """A detection for each text, in order. `max_tokens`: read no more than so many tokens from the beginning."""
-        encoded = self.reader.encode(texts)
+    def predict(self, texts: Iterable[str], *, max_tokens: int | None = None) -> list[Detection]:
+        """A detection for each text, in order. `max_tokens`: read no more than so many tokens from the beginning; none
+        = as many as were read for the calibration."""
+        if max_tokens is None and self.calibration is not None:
+            max_tokens = self.calibration.max_tokens
+        encoded = self.reader.encode(text_list(texts))
         read = [text if max_tokens is None else text.cut(0, max_tokens) for text in encoded]
         scored = self.block_scores(read)
         return [
@@ -137,34 +149,48 @@ class Detector:
             for first, end, score in zip(starts, last, scores, strict=True)
         )
         score = float(scores.mean()) if len(scores) else None
-        log_odds = probability = threshold = None
-        if score is not None:
-            log_odds = float(self.log_odds(np.array([score]), [len(text)])[0])
-            if self.calibration is not None:
-                probability, threshold = logistic(log_odds), self.calibration.at(len(text)).threshold
+        log_odds = None if score is None else float(self.log_odds(np.array([score]), [len(text)])[0])
+        if (unknown := self._unknown(text, tokens=tokens)) is not None:  # a probability would look like knowledge
+            return Detection("abstains", unknown, score, log_odds, None, None, len(text), tokens, blocks)
+        probability, threshold = logistic(log_odds), self.calibration.at(len(text)).threshold
         verdict, reason = self._verdict(len(text), score, probability, threshold)
-        if verdict == "abstains" and probability is not None and len(text) < self.calibration.shortest:
-            probability = threshold = None  # it would look like knowledge
         return Detection(verdict, reason, score, log_odds, probability, threshold, len(text), tokens, blocks)
 
-    def _verdict(
-        self, tokens: int, score: float | None, probability: float | None, threshold: float | None
-    ) -> tuple[Verdict, str]:
-        if score is None:
-            return "abstains", "the text is empty"
-        if self.calibration is None or threshold is None or probability is None:
-            return "abstains", "the energy is not calibrated; run `energylm detect calibrate`"
-        if tokens < self.calibration.shortest:
+    def _unknown(self, text: EncodedText, *, tokens: int) -> str | None:
+        """Why nothing is known about a text, of which `text` was read; none where the calibration speaks of it."""
+        calibration = self.calibration
+        if not len(text):
+            return "the text is empty"
+        if calibration is None:
+            return "the energy is not calibrated; run `energylm detect calibrate`"
+        if len(text) != min(tokens, calibration.max_tokens or tokens):
+            read = f"the first {calibration.max_tokens}" if calibration.max_tokens else "whole texts"
             return (
-                "abstains",
-                f"{tokens} tokens are fewer than the {self.calibration.shortest} it was calibrated for",
+                f"{len(text)} of {tokens} tokens were read, but it was calibrated on {read}; "
+                f"`energylm detect calibrate --max-tokens` calibrates it for beginnings"
             )
-        rate = f"the threshold for {self.calibration.asked_rate:.3g} false positives"
+        if len(text) < calibration.shortest:
+            return f"{len(text)} tokens are fewer than the {calibration.shortest} it was calibrated for"
+        if calibration.text_range is not None and (complaint := calibration.text_range.complaint(text)) is not None:
+            return complaint
+        if (span := calibration.at(len(text))).threshold is None:
+            return (
+                f"too few texts of {calibration.lengths(span)} calibrated it for {calibration.asked_rate:.3g} false "
+                f"positives ({span.human} with all other lengths that few texts have, "
+                f"{texts_needed(calibration.asked_rate)} are needed)"
+            )
+        return None
+
+    def _verdict(self, tokens: int, score: float, probability: float, threshold: float) -> tuple[Verdict, str]:
+        """With its reason, which says what the threshold promises and on what assumption."""
+        limit = f"the threshold that {self.calibration.promised(self.calibration.at(tokens))} exceed"
+        if self.calibration.text_range is None:
+            limit += " (too few to tell whether this text is like them)"
         if score > threshold:
-            return "machine", f"above {rate}"
+            return "machine", f"above {limit}"
         if probability > 0.5:
-            return "abstains", f"undecided: machine is the likelier, but the score is below {rate}"
-        return "human", f"below {rate}, and human is the likelier"
+            return "abstains", f"undecided: machine is the likelier, but the score is not above {limit}"
+        return "human", f"not above {limit}, and human is the likelier"
 
 
 def _note(folder: Path, facts: dict[str, Any]) -> None:

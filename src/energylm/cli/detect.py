@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from energylm.cli.engine_options import Address, Engine, Gpus, Keep, Threads, Workers, engine_config
-from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, write_result
+from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
 
 app = typer.Typer(help="Tell machine text from human text.", no_args_is_help=True)
 
@@ -82,7 +82,6 @@ def train(
 
       energylm detect train --human essays/ --machine generated/ --init bert-base-uncased -o runs/bert --dry-run
     """
-    from energylm.config import load_config
     from energylm.config.detect import DetectTrainConfig
 
     flags = {
@@ -117,6 +116,9 @@ def calibrate(
     machine: Machine = None,
     pairs: Pairs = None,
     fpr: Rate = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Read no more than so many tokens of each text, now and later.")
+    ] = None,
     part: PartOfTexts = None,
     text_format: Format = None,
     field: JsonField = None,
@@ -127,8 +129,8 @@ def calibrate(
 ) -> None:
     """Choose the threshold for a false-positive rate on your own human text; with machine text also the probabilities.
 
-    The calibration is kept in the detector's folder. A rate of 1 % needs at least 99 human texts, one of 5 % needs 19.
-    An energy that reads text becomes a detector this way.
+    The calibration is kept in the detector's folder. A rate of 1 % needs at least 99 human texts, one of 5 % needs 19;
+    as many of one length promise it for texts of that length. An energy that reads text becomes a detector this way.
 
     Examples:
 
@@ -136,15 +138,17 @@ def calibrate(
 
       energylm detect calibrate runs/energy/model --human human.jsonl --machine machine.jsonl --fpr 0.05
     """
-    from energylm.config import load_config
     from energylm.config.detect import DetectCalibrateConfig
 
     flags = {
         **_data("data", human, machine, pairs, text_format, field, part),
         "detector": detector,
         "false_positive_rate": fpr,
+        "max_tokens": max_tokens,
     }
-    chosen = load_config(DetectCalibrateConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        DetectCalibrateConfig, config, settings=settings or (), overrides=flags, positions={"detector": "DETECTOR"}
+    )
 
     from energylm.pipelines.detect_calibrate import calibrate as run_calibration
     from energylm.pipelines.detect_calibrate import open_inputs
@@ -153,8 +157,11 @@ def calibrate(
         _, data = open_inputs(chosen)
         typer.echo(f"would calibrate {detector} for {chosen.false_positive_rate:.3g} on {data.describe()}")
         return
+
+    from energylm.tables import to_markdown
+
     run = run_calibration(chosen)
-    typer.echo(f"{detector}: {run.summary()}")
+    typer.echo(f"{detector}: {run.summary()}\n\n{to_markdown(run.table())}", nl=False)
     write_result(json, run)
 
 
@@ -192,7 +199,6 @@ def evaluate(
 
       energylm detect eval runs/gpt2/model --pairs xsum_opt.json --train-pairs xsum_gpt2-xl.json --output out/opt
     """
-    from energylm.config import load_config
     from energylm.config.detect import DetectEvalConfig
 
     flags = {
@@ -201,7 +207,9 @@ def evaluate(
         "detector": detector,
         "drop_overlap": drop_overlap or None,
     }
-    chosen = load_config(DetectEvalConfig, config, settings=settings or (), overrides=flags)
+    chosen = load_config(
+        DetectEvalConfig, config, settings=settings or (), overrides=flags, positions={"detector": "DETECTOR"}
+    )
 
     from energylm.pipelines.detect_eval import evaluate as run_evaluation
     from energylm.pipelines.detect_eval import open_inputs
@@ -299,10 +307,14 @@ def run(
     )
     if table:
         from rich.console import Console
+        from rich.markup import escape
 
         from energylm.tables import to_rich
 
-        Console(file=sys.stdout).print(to_rich(result.table()))
+        console = Console(file=sys.stdout, highlight=False)
+        console.print(to_rich(result.table()))
+        for number, reason in enumerate(result.reasons(), start=1):
+            console.print(f"{number}  {escape(reason)}")
     else:
         for one in result.results:
             typer.echo(json_module.dumps(one.to_json(), ensure_ascii=False))

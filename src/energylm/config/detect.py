@@ -116,9 +116,13 @@ class DetectCalibrateConfig(Config):
 
     detector: str = Field(description="A detector's folder, or an energy's that reads text.")
     data: DetectionSources = Field(DetectionSources(), description="Human text, and machine text if there is any.")
-    false_positive_rate: float = Field(0.01, gt=0, lt=1, description="Share of human texts that may be called machine.")
+    false_positive_rate: float = Field(
+        0.01, gt=0, lt=1, description="Share of human texts like these that may be called machine."
+    )
     blocks: BlockConfig | None = Field(None, description="For an energy that is no detector yet; none = 160 by 120.")
-    seed: int = Field(0, ge=0, description="Of the places where texts are cut to shorter lengths.")
+    max_tokens: int | None = Field(
+        None, ge=1, description="Read no more than so many tokens of each text, as the detector then will; none = all."
+    )
 
 
 class DetectEvalConfig(Config):

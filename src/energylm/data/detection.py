@@ -5,14 +5,15 @@
     .txt, .text, .md   the file is a text, or each of its lines (format `lines`)
     a folder           all such files in it, in the order of their names
 
-Empty texts and duplicates are left out, and so are texts that stand in both classes; all are counted and said. Texts
-that begin alike (an original and the sample that continues its beginning, one article cut at two places) fall into
-the same part of every split, so that none is trained on and tested on.
+Empty texts and duplicates are left out, and so are texts that stand in both classes, and files of a folder that cannot
+be read (one that is named itself must be readable); all are counted and said. Texts that begin alike (an original and
+the sample that continues its beginning, one article cut at two places) fall into the same part of every split, so that
+none is trained on and tested on.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,7 @@ from energylm.data.formats.detection import read_detection_pairs, read_texts
 from energylm.data.readers.utf8 import decoded_blocks, decoded_lines
 from energylm.data.splits import Split, split_of
 from energylm.errors import DataError
+from energylm.progress import say
 
 Label = Literal["human", "machine"]
 HUMAN: Label = "human"
@@ -95,9 +97,11 @@ class DetectionData:
 
 
 def read_detection(sources: DetectionSources) -> DetectionData:
-    """All texts that `sources` names; files that cannot be read are errors that name file and place."""
+    """All texts that `sources` names. A named file that cannot be read is an error that names file and place; one
+    inside a folder is left out and counted."""
     if sources.is_empty:
         raise DataError("no texts were named; give --human PATH and --machine PATH, or --pairs PATH for a file of both")
+    unreadable: dict[str, str] = {}
     found = [
         text
         for label, paths in (
@@ -105,9 +109,12 @@ def read_detection(sources: DetectionSources) -> DetectionData:
             (MACHINE, (*sources.machine, *sources.pairs)),
         )
         for path in paths
-        for text in _path(Path(path).expanduser(), label, sources, both=path in sources.pairs)
+        for text in _path(Path(path).expanduser(), label, sources, unreadable, both=path in sources.pairs)
     ]
+    _say_unreadable(unreadable)
     data = _cleaned(found)
+    if unreadable:
+        data = replace(data, left_out=data.left_out | {"files that cannot be read": len(unreadable)})
     texts = list(data.texts)
     if sources.part != "all":
         parts = data.split(valid_fraction=0.0, test_fraction=sources.test_fraction, purpose=0)
@@ -115,30 +122,55 @@ def read_detection(sources: DetectionSources) -> DetectionData:
     return DetectionData(tuple(_limited(texts, sources.limit)), data.left_out)
 
 
+@dataclass(frozen=True)
+class UnlabelledTexts:
+    texts: list[tuple[str, str]]  # (name, text)
+    unreadable: dict[str, str]  # file of a folder -> why it is left out
+
+
 def read_unlabelled(
     sources: Sequence[Path | str], *, form: TextFormat = "auto", field: str = "text"
-) -> Iterator[tuple[str, str]]:
-    """(name, text) of texts whose writer is unknown, from the same kinds of files; of pairs, first all originals."""
-    wanted = DetectionSources(format=form, field=field)
+) -> UnlabelledTexts:
+    """Texts whose writer is unknown, from the same kinds of files; of pairs, first all originals."""
+    wanted, unreadable = DetectionSources(format=form, field=field), dict[str, str]()
+    texts = []
     for source in sources:
         path = Path(source).expanduser()
         is_pairs = path.suffix.lower() == _PAIRS
         for label in (HUMAN, MACHINE) if is_pairs else (HUMAN,):
-            for text in _path(path, label, wanted, both=is_pairs):
-                yield (
-                    (f"{text.name} {'original' if label == HUMAN else 'sampled'}" if is_pairs else text.name),
-                    text.text,
-                )
+            half = f" {'original' if label == HUMAN else 'sampled'}" if is_pairs else ""
+            found = _path(path, label, wanted, unreadable, both=is_pairs)
+            texts += [(f"{text.name}{half}", text.text) for text in found]
+    _say_unreadable(unreadable)
+    return UnlabelledTexts(texts, unreadable)
 
 
-def _path(path: Path, label: Label, sources: DetectionSources, *, both: bool) -> Iterator[LabelledText]:
+def _say_unreadable(unreadable: dict[str, str]) -> None:
+    if unreadable:
+        say(
+            f"{len(unreadable):,} file{'s' * (len(unreadable) > 1)} of the folders cannot be read and "
+            f"{'are' if len(unreadable) > 1 else 'is'} left out; the first: {next(iter(unreadable.values()))}"
+        )
+
+
+def _path(
+    path: Path, label: Label, sources: DetectionSources, unreadable: dict[str, str], *, both: bool
+) -> Iterator[LabelledText]:
+    """The texts of a file or folder; files of a folder that cannot be read are entered into `unreadable`."""
     if path.is_dir():
         files = [file for file in sorted(path.rglob("*")) if file.is_file() and _form(file, sources) is not None]
         if not files:
             endings = ", ".join((*_ENDINGS, _PAIRS))
             raise DataError(f"folder {path} holds no file ending in {endings}; rename the files, or name one")
         for file in files:
-            yield from _file(file, file.relative_to(path.parent).as_posix(), label, sources, both=both)
+            try:
+                texts = list(_file(file, file.relative_to(path.parent).as_posix(), label, sources, both=both))
+            except (DataError, OSError) as error:
+                unreadable[str(file)] = str(error)
+            else:
+                yield from texts
+        if all(str(file) in unreadable for file in files):
+            raise DataError(f"no file of folder {path} can be read; the first: {unreadable[str(files[0])]}")
     elif not path.exists():
         raise DataError(f"{path} does not exist; give a file or a folder of {label} text")
     else:

@@ -22,16 +22,22 @@ from energylm.errors import ModelError
 
 @dataclass(frozen=True)
 class EncodedText:
-    """T tokens without special ones; token t is characters `offsets[t, 0]` to `offsets[t, 1]` of the text."""
+    """T tokens without special ones; token t is characters `offsets[t, 0]` to `offsets[t, 1]` of the whole text."""
 
     ids: NDArray[np.int32]
     offsets: NDArray[np.int32]
+    text: str = ""  # what was read: the whole text, or the part that was cut out
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def cut(self, start: int, length: int) -> "EncodedText":
-        return EncodedText(self.ids[start : start + length], self.offsets[start : start + length])
+        """Tokens `start` to `start + length`, or to the end of the text. Whole texts are cut, not pieces."""
+        if start == 0 and length >= len(self):
+            return self
+        offsets = self.offsets[start : start + length]
+        first, last = (int(offsets[0, 0]), int(offsets[-1, 1])) if len(offsets) else (0, 0)
+        return EncodedText(self.ids[start : start + length], offsets, self.text[first:last])
 
 
 def block_starts(tokens: int, blocks: BlockConfig) -> NDArray[np.int64]:
@@ -66,8 +72,8 @@ class BlockReader:
     def encode(self, texts: Sequence[str]) -> list[EncodedText]:
         encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
         return [
-            EncodedText(np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2))
-            for one in encodings
+            EncodedText(np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2), text)
+            for one, text in zip(encodings, texts, strict=True)
         ]
 
     def pieces(self, text: EncodedText) -> list[NDArray[np.int32]]:

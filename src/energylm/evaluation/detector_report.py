@@ -4,16 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from energylm.bundles.detector_calibration import DetectorCalibration
 from energylm.bundles.detector_results import Detection
-from energylm.estimators.discrimination import Discrimination
-from energylm.tables import Table
+from energylm.estimators.discrimination import FALSE_POSITIVE_RATES, Discrimination, Interval
+from energylm.estimators.false_positive_threshold import texts_needed
 from energylm.report.plots import LinePlot, Series, loss_plot
 from energylm.report.report import Numbers, Plot, Section, Text
+from energylm.tables import Table
 
 CONVENTION = (
     "higher score = machine; 95 % bootstrap intervals by text; balanced accuracy at even odds; TPR = share of machine "
-    "texts found where 1 % or 5 % of these human texts are called machine"
+    "texts found where 1 % or 5 % of these human texts are called machine, where they are enough to show that"
 )
+_PROMISES = {"length": "texts of this length", "together": "with other rare lengths", "none": "none: it abstains"}
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,68 @@ def measures_table(rows: Mapping[str, Discrimination], *, convention: str = CONV
     return Table(
         ["", "human", "machine", "AUROC", "TPR at 1 %", "TPR at 5 %", "balanced accuracy"],
         [
-            [name, m.real, m.machine, str(m.auroc), str(m.tpr_at_1), str(m.tpr_at_5), str(m.balanced_accuracy)]
+            [name, m.real, m.machine, str(m.auroc), *map(_shown, _at_rates(m)), str(m.balanced_accuracy)]
             for name, m in rows.items()
         ],
         convention=convention,
+    )
+
+
+def _at_rates(measured: Discrimination) -> list[Interval | int]:
+    """TPR at each rate, or how many human texts it needs."""
+    found = (measured.tpr_at_1, measured.tpr_at_5)
+    return [tpr or texts_needed(rate) for rate, tpr in zip(FALSE_POSITIVE_RATES, found, strict=True)]
+
+
+def _shown(tpr: Interval | int) -> str:
+    return f"needs {tpr} human texts" if isinstance(tpr, int) else str(tpr)
+
+
+def calibration_table(calibration: DetectorCalibration) -> Table:
+    """A row a span: what is promised to human texts of this length, and how many texts it rests on."""
+    checked = calibration.text_range
+    refused = "not checked (too few texts)" if checked is None else f"refused with probability {checked.rate:.3g}"
+    return Table(
+        ["length", "promise for", "human", "false positives", "below (95 %)", "threshold", "machine", "scale", "shift"],
+        [
+            [
+                calibration.lengths(span),
+                _PROMISES[span.promise],
+                span.human,
+                span.false_positive_rate,
+                span.false_positive_upper,
+                span.threshold,
+                span.machine,
+                span.scale,
+                span.shift,
+            ]
+            for span in calibration.spans
+        ],
+        convention=f"a new human text like the {'beginnings of ' if calibration.max_tokens else ''}texts of the "
+        f"calibration scores above the threshold with the probability of false positives, at most "
+        f"{calibration.asked_rate:.3g}, also over all lengths; 95 times in 100 these texts lead to a rate below the "
+        f"next column; a text like them is taken for unlike and {refused}; log-odds of machine = scale · score + shift",
+    )
+
+
+def coverage_table(calibration: DetectorCalibration, human: Mapping[int, Verdicts]) -> Table:
+    """What became of the promise: human texts by span, which is named by its shortest length."""
+    spans = {span.shortest: span for span in calibration.spans}
+    return Table(
+        ["length", "human texts", "called machine", "abstains", "promised", "promise for"],
+        [
+            [
+                calibration.lengths(spans[shortest]),
+                of.texts,
+                of.machine,
+                of.abstains,
+                spans[shortest].false_positive_rate,
+                _PROMISES[spans[shortest].promise],
+            ]
+            for shortest, of in human.items()
+        ],
+        convention="shares of the human texts of each length; promised: the probability of being called machine for a "
+        "new human text like those of the calibration",
     )
 
 
@@ -67,7 +128,11 @@ def lengths_plot(curve: Mapping[int, Discrimination]) -> LinePlot:
         [
             Series("AUROC", tokens, [m.auroc.value for m in measured]),
             Series("balanced accuracy", tokens, [m.balanced_accuracy.value for m in measured]),
-            Series("TPR at 5 %", tokens, [m.tpr_at_5.value for m in measured]),
+            *(
+                [Series("TPR at 5 %", tokens, [m.tpr_at_5.value for m in measured])]
+                if all(m.tpr_at_5 is not None for m in measured)
+                else []
+            ),
         ],
         x_label="tokens of each text that were read",
         y_label="share",
@@ -81,7 +146,8 @@ def evaluation_sections(
     overall: Mapping[str, Discrimination],
     sources: Mapping[str, Discrimination],
     verdicts: Mapping[str, Verdicts],
-    asked_rate: float | None,
+    calibration: DetectorCalibration | None,
+    coverage: Mapping[int, Verdicts],
     curve: Mapping[int, Discrimination],
 ) -> list[Section]:
     sections: list[Section] = [
@@ -94,8 +160,10 @@ def evaluation_sections(
                 convention=f"each against the human texts of its own file or, if that has none, all; {CONVENTION}",
             ),
         ),
-        Numbers("Verdicts", verdicts_table(verdicts, asked_rate=asked_rate)),
+        Numbers("Verdicts", verdicts_table(verdicts, asked_rate=calibration and calibration.asked_rate)),
     ]
+    if calibration is not None:
+        sections.append(Numbers("False positives by length", coverage_table(calibration, coverage)))
     if curve:
         first, last = next(iter(curve)), list(curve)[-1]
         table = measures_table(
@@ -108,11 +176,17 @@ def evaluation_sections(
     return sections
 
 
-def training_sections(outcome: Mapping[str, Any], journal: Sequence[Mapping[str, Any]], *, about: str) -> list[Section]:
+def training_sections(
+    outcome: Mapping[str, Any],
+    calibration: DetectorCalibration | None,
+    journal: Sequence[Mapping[str, Any]],
+    *,
+    about: str,
+) -> list[Section]:
     """The report of a training run: what was held out, the calibration, and the loss over steps."""
     held_out = outcome["held_out"]
     rows = [
-        [name, held_out[key]["value"], held_out[key]["lower"], held_out[key]["upper"]]
+        [name, *(held_out[key][part] if held_out[key] else None for part in ("value", "lower", "upper"))]
         for name, key in (
             ("AUROC", "auroc"),
             ("TPR at 1 % FPR", "tpr_at_1"),
@@ -128,25 +202,13 @@ def training_sections(outcome: Mapping[str, Any], journal: Sequence[Mapping[str,
                 ["measure", "value", "lower", "upper"],
                 rows,
                 convention=f"{held_out['real']:,} human and {held_out['machine']:,} machine texts that neither "
-                "training nor the choice of the best step has seen; 95 % bootstrap intervals by text",
+                "training nor the choice of the best step has seen; 95 % bootstrap intervals by text; TPR at 1 % needs "
+                f"{texts_needed(0.01)} human texts, at 5 % {texts_needed(0.05)}",
             ),
         ),
     ]
-    if outcome["calibration"]:
-        columns = [
-            "shortest",
-            "scale",
-            "shift",
-            "threshold",
-            "false_positive_rate",
-            "false_positive_upper",
-            "human",
-            "machine",
-        ]
-        spans = [[span[column] for column in columns] for span in outcome["calibration"]["spans"]]
-        titles = ["tokens from", *columns[1:4], "false positives", "below (95 %)", *columns[6:]]
-        convention = "log-odds of machine = scale · score + shift; a score above the threshold is called machine"
-        sections.append(Numbers("Calibration by length", Table(titles, spans, convention=convention)))
+    if calibration is not None:
+        sections.append(Numbers("Calibration by length", calibration_table(calibration)))
     curve = [(line["step"], line["loss"]) for line in journal if "loss" in line]
     validation = [(line["step"], line["validation_loss"]) for line in journal if "validation_loss" in line]
     if curve:

@@ -1,8 +1,9 @@
 """Judge a detector on labelled texts: `energylm detect eval`.
 
 AUROC, TPR at 1 % and 5 % false positives and balanced accuracy, with bootstrap intervals by text; the same for every
-machine source, and for pieces of several lengths; its verdicts; TF-IDF with logistic regression beside it where
-training texts are given. Texts that the detector was trained on are found by their hashes and said.
+machine source, and for pieces of several lengths; its verdicts, and false positives beside what was promised for each
+length; TF-IDF with logistic regression where training texts are given. Texts that the detector was trained on are found
+by their hashes and said.
 """
 
 from collections.abc import Sequence
@@ -16,16 +17,16 @@ from energylm.bundles.detector import Detector
 from energylm.bundles.detector_results import Detection
 from energylm.config.detect import DetectEvalConfig
 from energylm.data.detection import DetectionData, LabelledText, read_detection
+from energylm.data.text_blocks import EncodedText
 from energylm.data.text_overlap import SeenTexts
 from energylm.estimators.discrimination import Discrimination, discrimination
 from energylm.evaluation.detector_baseline import tfidf_scores
 from energylm.evaluation.detector_report import Verdicts, evaluation_sections, measures_table
-from energylm.tables import Table
-from energylm.pipelines.detect_calibrate import cut_texts
 from energylm.pipelines.detect_run import detections
 from energylm.progress import say
 from energylm.randomness import derive_seed
 from energylm.report.report import write_report
+from energylm.tables import Table
 
 FEWEST_FOR_A_LENGTH = 10  # texts of each class
 
@@ -37,6 +38,7 @@ class DetectEvalRun:
     sources: dict[str, Discrimination]
     lengths: dict[int, Discrimination]
     verdicts: dict[str, Verdicts]
+    coverage: dict[int, Verdicts]  # of human texts, by the shortest length of their span
     overlap: int  # texts that the detector was trained on
     left_out: int  # of those, without whom the numbers are
     asked_rate: float | None
@@ -56,6 +58,7 @@ class DetectEvalRun:
             "sources": {name: measured.to_json() for name, measured in self.sources.items()},
             "lengths": {str(length): measured.to_json() for length, measured in self.lengths.items()},
             "verdicts": {name: shares.to_json() for name, shares in self.verdicts.items()},
+            "coverage": {str(shortest): shares.to_json() for shortest, shares in self.coverage.items()},
             "overlap": self.overlap,
             "left_out": self.left_out,
             "false_positive_rate": self.asked_rate,
@@ -90,6 +93,7 @@ def evaluate(config: DetectEvalConfig, *, output: Path | None = None) -> DetectE
         sources=_by_source(config, data.texts, log_odds),
         lengths=_by_length(config, detector, data),
         verdicts=_verdicts(data.texts, found),
+        coverage=_coverage(detector, data.texts, found),
         overlap=overlap,
         left_out=left_out,
         asked_rate=detector.calibration.asked_rate if detector.calibration is not None else None,
@@ -105,7 +109,8 @@ def evaluate(config: DetectEvalConfig, *, output: Path | None = None) -> DetectE
             overall=overall,
             sources=run.sources,
             verdicts=run.verdicts,
-            asked_rate=run.asked_rate,
+            calibration=detector.calibration,
+            coverage=run.coverage,
             curve=run.lengths,
         ),
     )
@@ -180,12 +185,27 @@ def _by_length(config: DetectEvalConfig, detector: Detector, data: DetectionData
     curve = {}
     for length in config.lengths:
         seed = derive_seed(config.seed, "cuts", length)
-        pieces = [cut_texts(texts, length, length, seed=seed) for texts in classes]
+        pieces = [cut_texts(texts, length, seed=seed) for texts in classes]
         if min(map(len, pieces)) < FEWEST_FOR_A_LENGTH:
             continue
         human, machine = (detector.log_odds(detector.scores(part), [length] * len(part)) for part in pieces)
         curve[length] = discrimination(human, machine, resamples=config.resamples, seed=config.seed)
     return curve
+
+
+def cut_texts(texts: Sequence[EncodedText], length: int, *, seed: int) -> list[EncodedText]:
+    """Of each text that has so many tokens, a piece at a random place."""
+    rng = np.random.default_rng(seed)
+    return [text.cut(int(rng.random() * (len(text) - length + 1)), length) for text in texts if len(text) >= length]
+
+
+def _coverage(detector: Detector, texts: Sequence[LabelledText], found: Sequence[Detection]) -> dict[int, Verdicts]:
+    """Verdicts on human texts by span; too short ones are in the first, where the detector abstains on them."""
+    by_span: dict[int, list[Detection]] = {}
+    for text, one in zip(texts, found, strict=True):
+        if detector.calibration is not None and text.label == "human":
+            by_span.setdefault(detector.calibration.at(one.tokens_used).shortest, []).append(one)
+    return {shortest: Verdicts.of(by_span[shortest]) for shortest in sorted(by_span)}
 
 
 def _verdicts(texts: Sequence[LabelledText], found: Sequence[Detection]) -> dict[str, Verdicts]:

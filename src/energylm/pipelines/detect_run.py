@@ -13,20 +13,21 @@ from typing import Any
 from energylm.bundles.detector import Detector
 from energylm.bundles.detector_results import Detection
 from energylm.bundles.known_models import absolute_place
+from energylm.bundles.text_codec import text_list
 from energylm.bundles.weights_identity import model_identity
 from energylm.config.detect import TextFormat
 from energylm.config.engine import HERE, EngineConfig
 from energylm.data.detection import read_unlabelled
 from energylm.errors import DataError
 from energylm.evaluation.detector_page import detections_page
-from energylm.tables import Table
 from energylm.files import folder_lock, write_text
 from energylm.jobs.engine import LocalPool, Pool, open_engine
 from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress, say
+from energylm.tables import Table
 
 PORTION_TEXTS = 512
-SHOWN_CHARACTERS = 48  # of a text, in a table
+SHOWN_CHARACTERS = 30  # of a name, in a table that fits into 80 columns
 
 
 @dataclass(frozen=True)
@@ -42,28 +43,33 @@ class NamedDetection:
 @dataclass(frozen=True)
 class DetectRun:
     results: list[NamedDetection]
+    unreadable: dict[str, str]  # file of a folder -> why it is left out
 
     def to_json(self) -> dict[str, Any]:
-        return {"texts": [result.to_json() for result in self.results]}
+        return {"texts": [result.to_json() for result in self.results], "unreadable": self.unreadable}
 
     def table(self) -> Table:
+        """A line a text in 80 columns; `why` is the number of a reason in `reasons`."""
+        numbers = {reason: number for number, reason in enumerate(self.reasons(), start=1)}
         rows = [
             [
-                one.name,
-                " ".join(one.text[: 4 * SHOWN_CHARACTERS].split())[:SHOWN_CHARACTERS],
+                _shortened(one.name),
                 one.detection.verdict,
-                one.detection.probability,
-                one.detection.score,
-                f"{one.detection.tokens_used:,} of {one.detection.tokens:,}",
-                one.detection.reason,
+                None if one.detection.probability is None else f"{one.detection.probability:.1%}",
+                one.detection.tokens_used,
+                numbers[one.detection.reason],
             ]
             for one in self.results
         ]
         return Table(
-            ["name", "text", "verdict", "P(machine)", "score", "tokens used", "why"],
+            ["text", "verdict", "P(machine)", "tokens", "why"],
             rows,
-            convention="P(machine) holds if human and machine are equally likely beforehand; higher score = machine",
+            convention="P(machine) holds if human and machine are equally likely beforehand",
         )
+
+    def reasons(self) -> list[str]:
+        """Each reason once, in the order of the texts: those of one length share theirs."""
+        return list(dict.fromkeys(one.detection.reason for one in self.results))
 
 
 def run_detector(
@@ -79,8 +85,9 @@ def run_detector(
     keep: Path | None = None,
 ) -> DetectRun:
     """Judge `texts` and the texts in `files`; with `html` also write a page on which blocks are coloured."""
-    named = [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
-    named += list(read_unlabelled(files, form=form, field=field))
+    named = [(f"text {number}", text) for number, text in enumerate(text_list(texts), start=1)]
+    from_files = read_unlabelled(files, form=form, field=field)
+    named += from_files.texts
     if blank := sum(not text.strip() for _, text in named):
         say(f"{blank:,} of {len(named):,} texts are empty and left out")
     named = [(name, text) for name, text in named if text.strip()]
@@ -92,10 +99,16 @@ def run_detector(
     lock = nullcontext() if keep is None else folder_lock(keep)
     with lock, open_engine(engine) as opened, opened.pool(load, models=[place]) as pool:
         found = _judged(pool, [text for _, text in named], KeptBlocks(keep, job, FORM))
-    run = DetectRun([NamedDetection(name, text, one) for (name, text), one in zip(named, found, strict=True)])
+    results = [NamedDetection(name, text, one) for (name, text), one in zip(named, found, strict=True)]
+    run = DetectRun(results, from_files.unreadable)
     if html is not None:
         write_text(html, detections_page([(one.name, one.text, one.detection) for one in run.results], by=folder))
     return run
+
+
+def _shortened(name: str) -> str:
+    """The end of a long name, where file and line stand."""
+    return name if len(name) <= SHOWN_CHARACTERS else f"…{name[1 - SHOWN_CHARACTERS :]}"
 
 
 def detections(detector: Detector, texts: Sequence[str]) -> list[Detection]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from energylm.bundles.detector import Detector
+from energylm.bundles.detector_calibration import span_lengths
 from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.detect import DetectTrainConfig
 from energylm.data.detection import HUMAN, MACHINE, Label, LabelledText
@@ -58,10 +59,12 @@ class DetectTrainRun:
 
     def summary(self) -> str:
         auroc, at_1 = self.held_out["auroc"], self.held_out["tpr_at_1"]
+        finds = "" if at_1 is None else f", finds {at_1['value']:.1%} of machine text at 1 % false positives"
         return (
-            f"AUROC {auroc['value']:.3f} [{auroc['lower']:.3f}, {auroc['upper']:.3f}], finds {at_1['value']:.1%} of "
-            f"machine text at 1 % false positives on {self.held_out['real']:,} human and {self.held_out['machine']:,} "
-            f"machine texts held out; step {self.best_step:,} of {self.steps:,}; {self.report}"
+            f"AUROC {auroc['value']:.3f} [{auroc['lower']:.3f}, {auroc['upper']:.3f}]{finds} on "
+            f"{self.held_out['real']:,} human and {self.held_out['machine']:,} machine texts held out"
+            + ("" if finds else f" ({texts_needed(0.01)} human ones would show what is found at 1 % false positives)")
+            + f"; step {self.best_step:,} of {self.steps:,}; {self.report}"
         )
 
 
@@ -77,7 +80,12 @@ def train_detector(config: DetectTrainConfig, *, output: Path | str) -> DetectTr
     result = train(task, config.training, folder=output)
     outcome = read_json(output / OUTCOME_FILE)
     if os.environ.get("RANK", "0") == "0" and not (output / PAGE).exists():
-        sections = training_sections(outcome, read_journal(output / JOURNAL), about=_about(config, parts))
+        sections = training_sections(
+            outcome,
+            Detector.from_pretrained(output / MODEL_FOLDER).calibration,
+            read_journal(output / JOURNAL),
+            about=_about(config, parts),
+        )
         write_report(output, title=f"Detector {output.name}", sections=sections)
     return DetectTrainRun(
         folder=output,
@@ -139,12 +147,11 @@ def _finish(config: DetectTrainConfig, detector: Detector, parts: TrainingTexts,
     calibration = None
     try:
         calibration = fit_detector(
-            detector,
             human,
             machine,
+            block_tokens=detector.blocks.tokens,
             rate=_possible_rate(config, held_out[HUMAN]),
             sources=sorted({text.source for text in parts.data["calibration"].texts}),
-            seed=config.training.seed,
         )
     except DataError as error:  # the weights are worth keeping: it abstains until it is calibrated
         say(f"not calibrated: {error}")
@@ -162,13 +169,15 @@ def _finish(config: DetectTrainConfig, detector: Detector, parts: TrainingTexts,
 
 def _possible_rate(config: DetectTrainConfig, human: list[EncodedText]) -> float:
     """The asked false-positive rate, or the lowest that the held-out texts allow."""
-    if len(human) >= texts_needed(config.false_positive_rate):
+    shortest = span_lengths(config.blocks.tokens)[0]
+    texts = sum(len(text) >= shortest for text in human)
+    if texts >= texts_needed(config.false_positive_rate):
         return config.false_positive_rate
-    lowest = 1 / (len(human) + 1)
+    lowest = 1 / (texts + 1) if texts else config.false_positive_rate
     say(
         f"a false-positive rate of {config.false_positive_rate:.3g} needs {texts_needed(config.false_positive_rate):,} "
-        f"human texts, {len(human):,} were held out: the threshold is for {lowest:.2g} instead; "
-        "`energylm detect calibrate` sets another on more texts"
+        f"human texts of {shortest} tokens or more, {texts:,} were held out: the threshold is for {lowest:.2g} "
+        "instead; `energylm detect calibrate` sets another on more texts"
     )
     return lowest
 

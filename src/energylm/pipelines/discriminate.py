@@ -30,7 +30,7 @@ from energylm.data.window_overlap import SeenWindows
 from energylm.errors import DataError, VocabularyMismatch
 from energylm.estimators.discrimination import Discrimination, discrimination
 from energylm.files import write_json
-from energylm.pipelines.train_energy_data import Source, paired_sources
+from energylm.data.negatives_sources import NegativesSource, paired_sources
 from energylm.progress import progress, say
 
 RESULT_FILE = "discrimination.json"
@@ -62,8 +62,8 @@ class DiscriminationRun:
             "lower": accuracy.lower,
             "upper": accuracy.upper,
             "auroc": self.measured.auroc.value,
-            "tpr_at_1": self.measured.tpr_at_1.value,
-            "tpr_at_5": self.measured.tpr_at_5.value,
+            "tpr_at_1": self.measured.tpr_at_1 and self.measured.tpr_at_1.value,
+            "tpr_at_5": self.measured.tpr_at_5 and self.measured.tpr_at_5.value,
             "texts": self.measured.real_groups,
             "overlapping": self.overlapping,
             "measured": self.measured.to_json(),
@@ -180,7 +180,7 @@ def _reading(energy: Energy, corpus: Corpus) -> Callable[[Sequence[Sequence[int]
     return energies
 
 
-def _texts_of(sources: Sequence[Source]) -> list[int]:
+def _texts_of(sources: Sequence[NegativesSource]) -> list[int]:
     """A number for each source; sources that cut the same texts into the same windows have the same."""
     forms = []
     for negatives, corpus in sources:
@@ -189,7 +189,7 @@ def _texts_of(sources: Sequence[Source]) -> list[int]:
     return [forms.index(form) for form in forms]
 
 
-def _unseen_rows(config: DiscriminationConfig, sources: Sequence[Source]) -> tuple[list[NDArray[np.int64]], int]:
+def _unseen_rows(config: DiscriminationConfig, sources: Sequence[NegativesSource]) -> tuple[list[NDArray[np.int64]], int]:
     """Of each source the rows whose window the energy has not learnt from, and how many were left out."""
     all_rows = [np.arange(len(negatives), dtype=np.int64) for negatives, _ in sources]
     if not config.trained_on:

@@ -41,8 +41,8 @@ def _evaluate(values: Values, folder: Path) -> Result:
             "accuracy_interval": f"{100 * one.balanced_accuracy.lower:.1f}–{100 * one.balanced_accuracy.upper:.1f}",
             "auroc": one.auroc.value,
             "auroc_interval": f"{one.auroc.lower:.3f}–{one.auroc.upper:.3f}",
-            "tpr_at_1": one.tpr_at_1.value,
-            "tpr_at_1_interval": f"{one.tpr_at_1.lower:.3f}–{one.tpr_at_1.upper:.3f}",
+            "tpr_at_1": one.tpr_at_1 and one.tpr_at_1.value,
+            "tpr_at_1_interval": one.tpr_at_1 and f"{one.tpr_at_1.lower:.3f}–{one.tpr_at_1.upper:.3f}",
         }
     return found
 
@@ -83,6 +83,6 @@ def _located(values: Values) -> dict[str, Any]:
 
 
 STEPS = {
-    "detector": StepKind(DetectTrainConfig, _train, product="model", content=_identity(DetectTrainConfig)),
+    "detector": StepKind(DetectTrainConfig, _train, product="model", version=2, content=_identity(DetectTrainConfig)),
     "detection": StepKind(DetectEvalConfig, _evaluate, content=_identity(DetectEvalConfig)),
 }
