@@ -6,6 +6,7 @@ import pytest
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from energylm.bundles.known_models import KNOWN_MODELS, locate
+from energylm.config.places import is_hub_name
 from energylm.errors import ModelError
 
 
@@ -28,6 +29,11 @@ def test_known_names_lead_home():
         locate("smollm2-135m")
     KNOWN_MODELS["smollm2-135m"].folder.mkdir(parents=True)
     assert locate("smollm2-135m") == KNOWN_MODELS["smollm2-135m"].folder
+
+
+def test_what_can_be_a_name_of_the_hub():
+    assert all(map(is_hub_name, ("a/b", "HuggingFaceTB/SmolLM2-135M", "my-org/model_1.5")))
+    assert not any(map(is_hub_name, ("gpt2", "./a", "../a", "a/", "/a", "a/b/c", "a b/c", "a/b.gguf", "~/a", ".a/b")))
 
 
 def test_a_hub_name_has_an_owner(home, monkeypatch):
