@@ -239,7 +239,8 @@ const sentence = (words) => words && `${words[0].toUpperCase()}${words.slice(1)}
 function calibrationInWords(calibration) {
   if (!calibration) return "This detector is not calibrated: its scores are not probabilities.";
   return (
-    `Calibrated so that at most ${percent(calibration.asked_rate)} of human texts are called a machine’s. ` +
+    `Calibrated so that at most ${percent(calibration.asked_rate)} of human texts like those of its calibration ` +
+    "are called a machine’s. " +
     "The probability holds where both kinds are equally frequent beforehand."
   );
 }
