@@ -86,3 +86,15 @@ def test_a_table_of_its_own_takes_the_place_of_the_default():
             return Table(["a<b"], [[self.value]], convention="counted")
 
     assert "<th>a&lt;b</th>" in Shown(7)._repr_html_() and "counted" in Shown(7)._repr_html_()
+
+
+@dataclass(frozen=True)
+class Scored(Record):
+    result: Inner | Outer | None
+
+
+def test_of_a_union_the_record_with_these_names_is_read(record):
+    """Inner's names are no part of Outer's; teeth: the first of the union would be Inner for both."""
+    for result in (record, record.inner):
+        assert type(Scored.from_json(Scored(result).to_json()).result) is type(result)
+    assert Scored.from_json({"result": None}).result is None

@@ -90,7 +90,7 @@ def _from_plain(value: Any, hint: Any) -> Any:
     if hint is Any or value is None or origin is Literal:
         return value
     if origin in (Union, types.UnionType):
-        return _from_plain(value, next(option for option in inner if option is not type(None)))
+        return _from_plain(value, _option(value, [option for option in inner if option is not type(None)]))
     if origin in (list, set, frozenset) or hint is list:
         return (origin or list)(_from_plain(entry, inner[0] if inner else Any) for entry in value)
     if origin is tuple:
@@ -110,6 +110,16 @@ def _from_plain(value: Any, hint: Any) -> Any:
 
         return torch.tensor(value, dtype=torch.float64 if any(isinstance(x, float) for x in _leaves(value)) else None)
     return hint(value) if hint in (int, float, Path, str) and not isinstance(value, bool) else value
+
+
+def _option(value: Any, options: list[Any]) -> Any:
+    """Of the types that a union offers, the record that has the very names of `value`; else the first."""
+    for option in options:
+        if isinstance(option, type) and issubclass(option, Record) and isinstance(value, Mapping):
+            names = [field.name for field in dataclasses.fields(option) if field.metadata != LOCAL]  # type: ignore[arg-type]
+            if {*names, *option.computed} == set(value):
+                return option
+    return options[0]
 
 
 def _leaves(value: Any) -> list[Any]:

@@ -5,7 +5,7 @@ import pytest
 from energylm.bundles.conditional_masked_model import ConditionalMaskedModel
 from energylm.config.pretrain_cmlm import PretrainCMLMConfig
 from energylm.errors import CheckpointError, ConfigError, DataError
-from energylm.evaluation.sequence_scores import translation_scores
+from energylm.estimators.sequence_scores import translation_scores
 from energylm.pipelines.pretrain_cmlm import plan_cmlm, pretrain_cmlm
 from energylm.training.cmlm_task import ConditionalMaskedTask
 

@@ -34,7 +34,6 @@ from energylm.cli import (
     reproduce,
     rerank,
     score,
-    seq2seq,
     serve,
     study,
 )
@@ -88,7 +87,6 @@ app.command("score")(score.score)
 app.command("rerank")(rerank.rerank)
 app.add_typer(evaluate.app, name="evaluate")
 app.command("finetune")(finetune.finetune)
-app.add_typer(seq2seq.app, name="seq2seq")
 app.command("mcmc")(mcmc.mcmc)
 app.add_typer(study.app, name="study")
 app.command("serve")(serve.serve)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from energylm.estimators.mixing import Trace
-from energylm.evaluation.sequence_scores import translation_scores
+from energylm.estimators.sequence_scores import translation_scores
 
 
 @dataclass(frozen=True)

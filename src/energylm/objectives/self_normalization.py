@@ -9,22 +9,21 @@ Use it     to pretrain what globally normalised training starts from.
 Relations  added to `cross_entropy`; after it `search` with `locally_normalized=False` makes sense.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from energylm.records import Record
+
 
 @dataclass(frozen=True)
-class LogZ:
+class LogZ(Record):
     """The spread of the local normaliser over positions."""
 
     mean: float
     variance: float
     positions: int
-
-    def to_json(self) -> dict[str, float]:
-        return asdict(self)
 
 
 def squared_log_z_sum(scores_BTV: Tensor, mask_BT: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from energylm.data.tokenizer import train_tokenizer
 from energylm.files import sha256_of_file
 from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM
 from energylm.models.parity import count_parameters
-from energylm.pipelines.seq2seq_data import Examples, encode_examples, read_examples
+from energylm.bundles.sequence_examples import Examples, encode_examples, read_examples
 from energylm.progress import say
 from energylm.training.cmlm_task import ConditionalMaskedTask
 from energylm.training.engine import state_of_run, train

@@ -12,7 +12,7 @@ from energylm.config.mcmc import MASK_PREDICT, MCMCConfig, TranslationChainsConf
 from energylm.config.seq2seq import TRANSLATION
 from energylm.errors import DataError
 from energylm.pipelines.mcmc import MCMCRun, run_mcmc
-from energylm.pipelines.seq2seq_data import read_examples
+from energylm.bundles.sequence_examples import read_examples
 
 CONVENTION = "energy: local, nats a sentence, mean over sentences, chains and epochs after burn-in"
 

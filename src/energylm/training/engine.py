@@ -49,7 +49,7 @@ def train(task: Task, config: TrainingConfig, *, folder: Path | str) -> Training
     """
     folder = Path(folder)
     processes = Processes(precision=config.precision)
-    identity = _identity(task, config)
+    identity = run_identity(task, config)
     with processes.lock(folder):
         if (folder / RESULT_FILE).exists():
             finished = read_json(folder / RESULT_FILE)
@@ -321,7 +321,7 @@ def _count_parameters(task: Task) -> int:
     return sum(parameter.numel() for parameter in task.model.parameters())
 
 
-def _identity(task: Task, config: TrainingConfig) -> dict[str, Any]:
+def run_identity(task: Task, config: TrainingConfig) -> dict[str, Any]:
     """What must be equal for a run to continue."""
     training = {key: value for key, value in config.model_dump(mode="json").items() if key not in _FREE_SETTINGS}
     return json.loads(json.dumps({"training": training, "task": dict(task.fingerprint)}))

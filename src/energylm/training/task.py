@@ -36,8 +36,12 @@ class Share:
 class Task(Protocol):
     """Everything the engine knows about a family."""
 
-    model: nn.Module  # every module with trainable parameters, in one
     loss_weights: Mapping[str, float]  # the loss terms and their weights in the total
+
+    @property
+    def model(self) -> nn.Module:
+        """Every module with trainable parameters, in one."""
+        ...
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:

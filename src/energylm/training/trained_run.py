@@ -26,6 +26,6 @@ class TrainedRun(Record):
     @classmethod
     def of(cls, result: TrainingResult, output: Path, **own: Any) -> Self:
         """`own` is what the class adds to these fields."""
-        paths = {"folder": output, "model": output / MODEL_FOLDER, "journal": output / JOURNAL}
+        paths: dict[str, Any] = {"folder": output, "model": output / MODEL_FOLDER, "journal": output / JOURNAL}
         same = {f.name: getattr(result, f.name) for f in fields(TrainedRun) if f.name not in paths}
         return cls(**paths, **same, **own)

@@ -15,9 +15,18 @@ if TYPE_CHECKING:
 
 VERBS: dict[str, str] = {
     "perplexity": "joint.perplexity:Perplexity",
+    "seq2seq train": "seq2seq.train:TrainSeq2Seq",
+    "seq2seq decode": "seq2seq.decode:DecodeSeq2Seq",
+    "seq2seq evaluate": "seq2seq.evaluate:EvaluateSeq2Seq",
 }
-STEPS_ONLY: dict[str, str] = {}
-GROUPS: dict[str, str] = {}  # help of the groups
+STEPS_ONLY: dict[str, str] = {
+    "seq2seq scores": "seq2seq.evaluate:ScoreSeq2Seq",
+    "seq2seq pick": "seq2seq.evaluate:PickSeq2Seq",
+    "seq2seq line": "seq2seq.line:LineSeq2Seq",
+}
+GROUPS: dict[str, str] = {  # help of the groups
+    "seq2seq": "Train taggers and translators for the search that decodes them.",
+}
 
 
 def verb_class(name: str) -> "type[Verb]":

@@ -11,7 +11,6 @@ from energylm.pipelines.recipe_steps import (
     probe,
     residual,
     scoring,
-    seq2seq,
     study,
 )
 from energylm.pipelines.recipe_steps.kind import StepKind
@@ -28,7 +27,6 @@ STEP_KINDS: dict[str, StepKind] = {
     **exact_study.STEPS,
     **probe.STEPS,
     **scoring.STEPS,
-    **seq2seq.STEPS,
     **study.STEPS,
     **{name: StepKind.of_verb(verb_class(name)) for name in (VERBS | STEPS_ONLY)},
 }

@@ -1,14 +1,16 @@
 """Seq2seq from Python: the bundle's round trip, the line of figure 3.1, and the published files' own numbers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from energylm.bundles.seq2seq_model import Seq2SeqModel
-from energylm.config.seq2seq import AlphaConfig, DecodingConfig, LineConfig, TrainSeq2SeqConfig
+from energylm.bundles.sequence_examples import encode_examples, read_examples
+from energylm.config.seq2seq import AlphaConfig, DecodingConfig
 from energylm.errors import ConfigError, DataError
-from energylm.pipelines.seq2seq_data import encode_examples, read_examples
-from energylm.pipelines.seq2seq_line import largest_jump, objective_line
-from energylm.pipelines.seq2seq_train import plan_seq2seq, train_seq2seq
+from energylm.jobs.job import Job
+from energylm.verbs import LineSeq2Seq, TrainSeq2Seq
 
 ROW = "{} NNP I-NP I-PER\n{} VBD I-VP O\n{} NNP I-NP I-LOC\n\n"
 
@@ -18,7 +20,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tagger")
     words = [("Ada", "saw", "Rome"), ("Bo", "left", "Lima"), ("Cy", "knows", "Oslo"), ("Di", "saw", "Lima")]
     (folder / "data").write_text("".join(ROW.format(*each) for each in words * 4))
-    config = TrainSeq2SeqConfig.checked(
+    verb = TrainSeq2Seq.checked(
         {
             "task": "entities",
             "train": [str(folder / "data")],
@@ -33,7 +35,7 @@ def run(tmp_path_factory):
             },
         }
     )
-    return train_seq2seq(config, output=folder / "run"), folder / "data", config
+    return verb.run(Job(output=folder / "run")), folder / "data", verb
 
 
 def test_a_model_folder_round_trip(run, tmp_path):
@@ -57,10 +59,14 @@ def test_decoding_does_not_depend_on_batches(run):
 
 
 def test_a_finished_run_and_its_plan(run):
-    done, _, config = run
-    assert train_seq2seq(config, output=done.folder).was_finished
-    plan = plan_seq2seq(config, output=done.folder)
-    assert "is finished" in plan.state and plan.outputs == 3 and plan.epochs == 15
+    done, _, verb = run
+    again = verb.run(Job(output=done.folder))
+    assert again.was_finished and again == replace(done, was_finished=True)
+    network = Seq2SeqModel.from_pretrained(done.model).network
+    assert done.parameters == sum(parameter.numel() for parameter in network.parameters())
+    said = verb.check(Job(output=done.folder))
+    assert "is finished" in said and "3 output symbols" in said and "(15 epochs)" in said
+    assert f"{done.parameters:,} parameters" in said
 
 
 def test_the_line_of_figure_3_1(run, tmp_path):
@@ -73,20 +79,22 @@ def test_the_line_of_figure_3_1(run, tmp_path):
         model.network.embedding.weight.mul_(20)
     model.save_pretrained(tmp_path / "loud")
     data, alphas = (str(run[1]),), (1.0, 1e6)
-    config = LineConfig(model=str(tmp_path / "loud"), data=data, limit=4, alphas=alphas, points=9, reach=3.0)
-    plot = objective_line(config, output=tmp_path / "line")
-    assert [series.name for series in plot.series] == ["hard", "α = 1", "α = 1e+06"]
-    hard, smooth, sharp = (torch.tensor(series.y) for series in plot.series)
+    verb = LineSeq2Seq(model=str(tmp_path / "loud"), data=data, limit=4, alphas=alphas, points=9, reach=3.0)
+    curves = verb.run(Job(output=tmp_path / "line")).curves
+    assert [curve.name for curve in curves.values()] == ["hard", "α = 1", "α = 1e+06"]
+    hard, smooth, sharp = (torch.tensor(curve.y) for curve in curves.values())
     assert float((sharp - hard).abs().max()) < 1e-3 < 1e-2 < float((smooth - hard).abs().max())
-    assert plot.series[0].x[0] == 0 and plot.series[0].x[-1] == 3 and (tmp_path / "line" / "objectives.png").is_file()
+    assert curves["relaxed_1"].distance == pytest.approx(float((smooth - hard).abs().mean()))
+    assert curves["hard"].distance == 0 and curves["hard"].jump == pytest.approx(float(hard.diff().abs().max()))
+    assert curves["hard"].jump_twice_as_far == pytest.approx(float(hard[::2].diff().abs().max()))
+    assert curves["hard"].x[0] == 0 and curves["hard"].x[-1] == 3 and (tmp_path / "line" / "objectives.png").is_file()
 
 
 def test_a_line_between_two_models_ends_at_the_other(run):
-    config = LineConfig(model=str(run[0].model), other=str(run[0].model), data=(str(run[1]),), points=3, reach=1.0)
-    plot = objective_line(config)
-    assert all(largest_jump(series.y) < 1e-6 for series in plot.series)
+    verb = LineSeq2Seq(model=str(run[0].model), other=str(run[0].model), data=(str(run[1]),), points=3, reach=1.0)
+    assert all(curve.jump < 1e-6 for curve in verb.run().curves.values())
     with pytest.raises(ConfigError, match="α came as 0"):
-        LineConfig.checked({"model": "m", "data": ["d"], "alphas": [0]})
+        LineSeq2Seq.checked({"model": "m", "data": ["d"], "alphas": [0]})
 
 
 def test_alpha_grows_by_epochs():

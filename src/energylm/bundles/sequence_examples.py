@@ -12,7 +12,7 @@ from energylm.data.formats.parallel import read_parallel
 from energylm.data.sequence_pairs import SequencePairs
 from energylm.data.tagging import Tagged, read_composite_tags, read_entities, refuse_unseen_tags, tag_ids
 from energylm.errors import DataError
-from energylm.evaluation.sequence_scores import SequenceScores, entity_scores, tag_scores, translation_scores
+from energylm.estimators.sequence_scores import SequenceScores, entity_scores, tag_scores, translation_scores
 from energylm.objectives.cross_entropy import IGNORED
 
 
@@ -46,9 +46,9 @@ class Examples:
 
 
 def read_examples(task: TaskName, files: Sequence[str], *, limit: int | None = None) -> Examples:
-    wanted = 2 if task == TRANSLATION else 1
-    if len(files) != wanted:
-        what = "two files, source and target" if wanted == 2 else "one file"
+    expected = 2 if task == TRANSLATION else 1
+    if len(files) != expected:
+        what = "two files, source and target" if expected == 2 else "one file"
         raise DataError(f"the task {task} takes {what}, {len(files)} came")
     for name in files:
         if not Path(name).is_file():
@@ -75,9 +75,10 @@ def encode_examples(
     A tag that the model does not know is refused, or has no id and so counts in no loss.
     """
     is_translation = examples.task == TRANSLATION
+    tags = model.tags if isinstance(model, Seq2SeqModel) and not is_translation else []
     if not is_translation and unseen_tags == REFUSE:
-        refuse_unseen_tags(examples.tagged, model.tags, path=examples.files[0])
-    numbers = {} if is_translation else {tag: number for number, tag in enumerate(model.tags)}
+        refuse_unseen_tags(examples.tagged, tags, path=examples.files[0])
+    numbers = {tag: number for number, tag in enumerate(tags)}
     sources, targets, kept = [], [], []
     for number, (source, target) in enumerate(zip(examples.sources, examples.targets, strict=True)):
         source_ids = model.source_ids(source)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from energylm.evaluation.sequence_scores import entity_scores, tag_scores, translation_scores
+from energylm.estimators.sequence_scores import entity_scores, tag_scores, translation_scores
 
 
 def test_entities_by_hand():
@@ -11,7 +11,7 @@ def test_entities_by_hand():
     scores = entity_scores([["B-PER", "O", "B-LOC", "I-LOC"]], [["B-PER", "O", "B-LOC", "O"]])
     assert (scores.f1, scores.precision, scores.recall, scores.macro_f1) == (50, 50, 50, 50)
     assert scores.f1_of_types == {"LOC": 0, "PER": 100} and scores.accuracy == 75 and scores.quality == 50
-    assert "F1 PER" in scores.table().columns
+    assert "F1 PER" in scores.table.columns
 
 
 def test_nothing_found_is_zero_without_a_warning():
@@ -31,7 +31,8 @@ def test_translations_by_hand():
     reference = "one two three four five six seven eight"
     assert translation_scores(["x"], [reference], [reference]).bleu == pytest.approx(100)
     short = translation_scores(["x"], [reference], ["one two three four"])
-    assert short.precisions == pytest.approx((100, 100, 100, 100)) and short.length_ratio == 0.5
+    assert short.precisions == pytest.approx(dict.fromkeys(("n1", "n2", "n3", "n4"), 100)) and short.length_ratio == 0.5
+    assert short.precisions_text == "100.0/100.0/100.0/100.0"
     assert short.bleu == pytest.approx(100 * 2.718281828459045**-1, abs=1e-6) and "sacrebleu" in short.convention
 
 
@@ -40,8 +41,9 @@ def test_bleu_by_source_length():
     references = ["one two three four", "five six seven eight", "one two three nine"]
     outputs = ["one two three four", "nothing is right here", "one two three nine"]
     scores = translation_scores(sources, references, outputs, length_bins=(3, 5, 9))
-    assert [each.name for each in scores.by_source_length] == ["0–3", "3–5", "5–9", "9+"]
-    assert [each.sentences for each in scores.by_source_length] == [1, 1, 1, 0]
-    first, second, third, last = (each.bleu for each in scores.by_source_length)
+    assert [each.name for each in scores.by_source_length.values()] == ["0–3", "3–5", "5–9", "9+"]
+    assert [each.sentences for each in scores.by_source_length.values()] == [1, 1, 1, 0]
+    assert list(scores.by_source_length) == ["b1", "b2", "b3", "b4"]
+    first, second, third, last = (each.bleu for each in scores.by_source_length.values())
     assert first == pytest.approx(100) and second < 10 and third == pytest.approx(100) and last is None
-    assert "BLEU 9+" not in scores.table().columns
+    assert "BLEU 9+" not in scores.table.columns

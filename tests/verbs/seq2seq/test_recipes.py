@@ -2,20 +2,24 @@
 
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from energylm.bundles.seq2seq_model import Seq2SeqModel
-from energylm.config.recipe import load_recipe
 from energylm.config.seq2seq import DecodingConfig
-from energylm.config.seq2seq_study import RestartsConfig
-from energylm.errors import ConfigError, DataError
+from energylm.errors import CheckpointError, ConfigError, DataError
+from energylm.estimators.sequence_scores import tag_scores
 from energylm.files import write_json
 from energylm.jobs.artefacts import ArtefactStore
-from energylm.pipelines.recipe_steps.seq2seq import SCORES_FILE, STEPS
-from energylm.pipelines.reproduce import plan_recipe, reproduce
-from energylm.pipelines.seq2seq_restarts import train_restarts
+from energylm.jobs.job import Job
+from energylm.objectives.self_normalization import LogZ
+from energylm.verbs import PickSeq2Seq, TrainSeq2Seq
+from energylm.verbs.recipes.recipe import load_recipe
+from energylm.verbs.recipes.recipe_plan import plan_recipe
+from energylm.verbs.recipes.reproducing import reproduce
+from energylm.verbs.seq2seq.evaluating import SCORES_FILE, Scores, Seq2SeqEvaluation
 
 TABLES = [
     *("fig3_1", "table3_1", "table3_2", "table4_1", "table4_2"),
@@ -74,13 +78,13 @@ def small(name, folder):
     steps = values["scales"]["mini"]["steps"]
     for step, settings in steps.items():
         make = values["steps"][step]["make"]
-        if make == "seq2seq":
+        if make == "seq2seq train":
             settings |= {"restarts": 2 if step == "entities_ce" else 1, "training": TINY}
             if "network" in settings:
                 settings["network"] |= {"hidden": 8, "embedding": 4, "source_embedding": 6}
             if "vocabulary_size" in settings:
                 settings["vocabulary_size"] = 300
-        elif make == "seq2seq-line":
+        elif make == "seq2seq line":
             settings |= {"points": 5, "limit": 2}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     return str(folder / f"{name}.yaml")
@@ -95,8 +99,8 @@ def test_every_table_end_to_end(name, store, tmp_path):
     page = (tmp_path / "out" / "results.md").read_text()
     assert all(f"## {section.title}" in page for section in recipe.report)
     for step, artefact in done.steps.items():
-        if artefact.kind == "seq2seq":
-            assert len(artefact.result["values"]) == (2 if step == "entities_ce" else 1)
+        if artefact.kind == "seq2seq train":
+            assert len(artefact.result["restarts"]) == (2 if step == "entities_ce" else 0)
             assert not list(artefact.folder.glob("restart-*/checkpoints"))
     again = reproduce(small(name, tmp_path), scale="mini", output=tmp_path / "again", store=store)
     assert all(artefact.reused for artefact in again.steps.values())
@@ -121,10 +125,10 @@ def test_settings_that_the_thesis_prints():
     warm = load_recipe("goyal2021/table4_2")
     for scale in ("mini", "paper"):
         assert warm.steps_at(scale)["entities_ce"].config["network"] == {"hidden": 64, "embedding": 8}
-    tagger = RestartsConfig.checked(load_recipe("goyal2021/table5_3").steps_at("paper")["uni_global"].config)
+    tagger = TrainSeq2Seq.checked(load_recipe("goyal2021/table5_3").steps_at("paper")["uni_global"].config)
     assert (tagger.objective.beam, tagger.decoding.beam, tagger.restarts) == (5, 5, 3)
     assert tagger.objective.normalization == tagger.decoding.normalization == "global"
-    direct = RestartsConfig.checked(warm.steps_at("mini")["direct_annealed"].config)
+    direct = TrainSeq2Seq.checked(warm.steps_at("mini")["direct_annealed"].config)
     assert (direct.objective.beam, direct.objective.cost, direct.restarts) == (3, "doubled-outside", 3)
     assert direct.objective.normalization == "local" and direct.init is not None
 
@@ -155,29 +159,50 @@ def test_the_best_restart_is_kept(data, tmp_path):
     values = {"task": "entities", **files, "network": network, "restarts": 3, "training": TINY}
     for larger in (True, False):
         validation = {"every_steps": 1, "metric": "loss", "larger_is_better": larger}
-        config = RestartsConfig.checked(values | {"training": TINY | {"seed": 5, "validation": validation}})
-        assert [config.one(number).training.seed for number in range(3)] == [5, 6, 7]
+        verb = TrainSeq2Seq.checked(values | {"training": TINY | {"seed": 5, "validation": validation}})
+        assert [verb.restart(number).training.seed for number in range(3)] == [5, 6, 7]
         output = tmp_path / str(larger)
-        found = train_restarts(config, output=output)
-        assert len(set(found.values)) == 3
-        assert found.kept == found.values.index((max if larger else min)(found.values))
+        result = verb.run(Job(output=output))
+        assert len(set(result.restarts)) == 3 and not result.was_finished
+        assert result.kept == result.restarts.index((max if larger else min)(result.restarts))
         model = Seq2SeqModel.from_pretrained(output / "model")
-        assert model.provenance["config"]["training"]["seed"] == 5 + found.kept
+        assert model.provenance["config"]["training"]["seed"] == 5 + result.kept
         assert len(model.decode(["Ada saw Rome"], DecodingConfig())[0].split()) == 3
-        again = train_restarts(config, output=output)
-        assert again.to_json() == found.to_json()
+        assert verb.run(Job(output=output)) == replace(result, was_finished=True)
+        said = verb.check(Job(output=output))
+        assert "is finished" in said and "the best of 3 runs" in said
+        with pytest.raises(CheckpointError, match=r"restarts \(was 3, now 2\)"):
+            verb.model_copy(update={"restarts": 2}).run(Job(output=output))
+        with pytest.raises(CheckpointError, match=r"other settings: restarts"):
+            verb.restart(0).run(Job(output=output))
     with pytest.raises(ConfigError, match="compared on the validation data"):
-        RestartsConfig.checked(values | {"training": TINY | {"validation": {"every_steps": None}}})
+        TrainSeq2Seq.checked(values | {"training": TINY | {"validation": {"every_steps": None}}})
+
+
+def test_restarts_are_refused_to_several_processes(data, tmp_path, monkeypatch):
+    files = {"train": [str(data / "conll2003" / "eng.train")], "valid": [str(data / "conll2003" / "eng.testa")]}
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="leave out torchrun"):
+        TrainSeq2Seq.checked({"task": "entities", **files, "restarts": 2}).run(Job(output=tmp_path / "run"))
+
+
+def evaluation(accuracy):
+    """Of a hundred tags so many are right."""
+    scores = tag_scores([["a"] * 10_000], [["a"] * round(100 * accuracy) + ["b"] * round(10_000 - 100 * accuracy)])
+    return Seq2SeqEvaluation("m", DecodingConfig(), scores, 1.0, LogZ(0.0, 1.0, 100))
 
 
 def test_the_better_on_dev_is_picked_whatever_the_test_says(tmp_path):
     scores = {"fixed": (51.65, 55.88), "annealed": (51.43, 56.33)}  # entities, greedy, as published
     for name, (dev, test) in scores.items():
-        found = {part: {"greedy": {"quality": value}} for part, value in (("dev", dev), ("test", test))}
-        write_json(tmp_path / name / SCORES_FILE, found)
+        kept = Scores({part: {"greedy": evaluation(value)} for part, value in (("dev", dev), ("test", test))})
+        write_json(tmp_path / name / SCORES_FILE, kept.to_json())
     values = {"among": {name: str(tmp_path / name) for name in scores}, "decoding": "greedy"}
-    picked = STEPS["seq2seq-pick"].run(values, tmp_path)
-    assert picked["picked"] == "fixed" and picked["test"]["greedy"]["quality"] == 55.88
-    assert STEPS["seq2seq-pick"].run(values | {"by": "test"}, tmp_path)["picked"] == "annealed"
+    picked = PickSeq2Seq.checked(values).run()
+    assert picked.picked == "fixed" and picked.sets["test"]["greedy"].scores.quality == pytest.approx(55.88)
+    assert picked.deciding == pytest.approx({"fixed": 51.65, "annealed": 51.43})
+    assert PickSeq2Seq.checked(values | {"by": "test"}).run().picked == "annealed"
     with pytest.raises(ConfigError, match="was not scored on 'dev' by 'soft'"):
-        STEPS["seq2seq-pick"].run(values | {"decoding": "soft"}, tmp_path)
+        PickSeq2Seq.checked(values | {"decoding": "soft"}).run()
+    with pytest.raises(DataError, match=r"holds no scores\.json"):
+        PickSeq2Seq.checked(values | {"among": {"none": str(tmp_path)}}).run()

@@ -4,10 +4,10 @@ import json
 import random
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from energylm.bundles.seq2seq_model import Seq2SeqModel
-from energylm.cli.seq2seq import app
+from energylm.cli.groups import program
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 
 WHO, WHERE, WHAT = ("Ada", "Bo", "Cy", "Di"), ("Rome", "Lima", "Oslo"), ("saw", "left", "knows")
@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 
 
 def invoke(*arguments, **options):
-    return CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False, **options)
+    return CliRunner().invoke(program(), ["seq2seq", *map(str, arguments)], catch_exceptions=False, **options)
 
 
 def files(folder, *endings):
@@ -76,7 +76,7 @@ def test_a_tagger_learns_and_is_not_trained_twice(folder, tagger):
     with pytest.raises(CheckpointError, match=r"task\.objective\.kind"):
         invoke(
             "train", "entities", *files(folder, "conll"), "-o", folder / "ner", *SMALL, "--steps", 60,
-            "--objective", "hinge",
+            "--loss", "hinge",
         )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def test_search_aware_training_starts_from_a_trained_model(folder, tagger, tmp_p
     ]
     done = invoke(
         "train", "entities", *files(folder, "conll"), "-o", tmp_path / "run", *settings, "--steps", 4, "--init", tagger,
-        "--objective", objective, "--set", "objective.cost=doubled-outside", "--set", "objective.alpha.growth=1.5",
+        "--loss", objective, "--set", "objective.cost=doubled-outside", "--set", "objective.alpha.growth=1.5",
         "--set", "training.optimizer.learning_rate=0.001",
     )  # fmt: skip
     assert done.exit_code == 0
@@ -143,7 +143,7 @@ def test_translation_from_files_to_bleu(folder, tmp_path):
     )  # fmt: skip
     scores = json.loads((tmp_path / "e.json").read_text())["scores"]
     assert result.exit_code == 0 and len(scores["precisions"]) == 4
-    assert [each["sentences"] for each in scores["by_source_length"]] == [0, 12, 0]
+    assert [each["sentences"] for each in scores["by_source_length"].values()] == [0, 12, 0]
 
 
 def test_dry_runs_write_nothing(folder, tagger, tmp_path):
@@ -186,13 +186,13 @@ def test_bad_columns_and_unequal_files_are_refused(folder, tagger, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "error", "match"),
     [
-        (("--objective", "direct-loss", "--beam", 4), ConfigError, "a soft beam of 4 is wider than its first step"),
+        (("--loss", "direct-loss", "--beam", 4), ConfigError, "a soft beam of 4 is wider than its first step"),
         (("--set", "decoding={method: soft-beam, beam: 9}"), ConfigError, "decoding.beam: a soft beam of 9"),
         (("--alpha", 0), ConfigError, r"--alpha: Input should be greater than 0"),
         (("--set", "objective.cost=bleu"), ConfigError, "cost 'bleu' judges whole sequences and is no sum"),
         (("--set", "objective.cost=haming"), ConfigError, "unknown cost 'haming'"),
         (("--set", "training.global_batch=500"), ConfigError, "global_batch is 500 but there are 64 sequences"),
-        (("--objective", "hinge", "--set", "objective.self_normalization=1"), ConfigError, "added to cross-entropy"),
+        (("--loss", "hinge", "--set", "objective.self_normalization=1"), ConfigError, "added to cross-entropy"),
         (("--init", "nowhere"), ModelError, "nowhere is no folder"),
         (("--set", "objective.bem=2"), ConfigError, "did you mean 'objective.beam'"),
     ],

@@ -6,32 +6,35 @@ length and its values by source length (goyal2021 tables 5.5 and 5.6).
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
 
+from energylm.records import Record
 from energylm.tables import Table
 
 
 @dataclass(frozen=True)
-class TagScores:
+class TagScores(Record):
     sentences: int
     words: int
     accuracy: float
+
+    computed = ("quality", "convention")
 
     @property
     def quality(self) -> float:
         return self.accuracy
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def convention(self) -> str:
+        return f"per cent; {self.sentences:,} sentences"
 
+    @property
     def table(self) -> Table:
-        return Table(("words", "accuracy"), [(self.words, self.accuracy)], f"per cent; {self.sentences:,} sentences")
+        return Table(("words", "accuracy"), [(self.words, self.accuracy)], self.convention)
 
 
 @dataclass(frozen=True)
-class EntityScores:
+class EntityScores(Record):
     sentences: int
     words: int
     accuracy: float
@@ -41,21 +44,25 @@ class EntityScores:
     macro_f1: float  # mean over types
     f1_of_types: dict[str, float]
 
+    computed = ("quality", "convention")
+
     @property
     def quality(self) -> float:
         return self.f1
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def convention(self) -> str:
+        return f"per cent, whole entities by seqeval; {self.sentences:,} sentences"
 
+    @property
     def table(self) -> Table:
         columns = ("F1", "precision", "recall", "macro F1", "accuracy", *(f"F1 {name}" for name in self.f1_of_types))
         row = (self.f1, self.precision, self.recall, self.macro_f1, self.accuracy, *self.f1_of_types.values())
-        return Table(columns, [row], f"per cent, whole entities by seqeval; {self.sentences:,} sentences")
+        return Table(columns, [row], self.convention)
 
 
 @dataclass(frozen=True)
-class LengthBin:
+class LengthBin(Record):
     """Sources of `least` to `most` words (none: no limit)."""
 
     least: int
@@ -69,28 +76,35 @@ class LengthBin:
 
 
 @dataclass(frozen=True)
-class TranslationScores:
+class TranslationScores(Record):
     sentences: int
     bleu: float
-    precisions: tuple[float, ...]  # of 1- to 4-grams
+    precisions: dict[str, float]  # of n-grams: n1 … n4
     brevity_penalty: float
     length_ratio: float  # words of the outputs over words of the references
-    by_source_length: tuple[LengthBin, ...]
-    convention: str
+    by_source_length: dict[str, LengthBin]  # b1, b2, … from the shortest on
+    signature: str  # sacrebleu's
+
+    computed = ("quality", "precisions_text", "convention")
 
     @property
     def quality(self) -> float:
         return self.bleu
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def precisions_text(self) -> str:
+        return "/".join(f"{value:.1f}" for value in self.precisions.values())
 
+    @property
+    def convention(self) -> str:
+        return f"BLEU by sacrebleu ({self.signature}); {self.sentences:,} sentences, source lengths in words"
+
+    @property
     def table(self) -> Table:
-        bins = [each for each in self.by_source_length if each.bleu is not None]
+        bins = [each for each in self.by_source_length.values() if each.bleu is not None]
         columns = ("BLEU", "1/2/3/4-grams", "length ratio", *(f"BLEU {each.name}" for each in bins))
-        precisions = "/".join(f"{value:.1f}" for value in self.precisions)
-        row = (self.bleu, precisions, self.length_ratio, *(each.bleu for each in bins))
-        return Table(columns, [row], f"{self.convention}; {self.sentences:,} sentences, source lengths in words")
+        row = (self.bleu, self.precisions_text, self.length_ratio, *(each.bleu for each in bins))
+        return Table(columns, [row], self.convention)
 
 
 SequenceScores = TagScores | EntityScores | TranslationScores
@@ -131,9 +145,9 @@ def translation_scores(
     metric = BLEU()
     whole = metric.corpus_score(list(outputs), [list(references)])
     lengths = [len(source.split()) for source in sources]
-    edges = [0, *length_bins, None]
+    edges: list[int | None] = [*length_bins, None]
     bins = []
-    for least, most in pairwise(edges):
+    for least, most in zip((0, *length_bins), edges, strict=True):
         members = [i for i, n in enumerate(lengths) if n >= least and (most is None or n < most)]
         bleu = None
         if members:
@@ -142,9 +156,9 @@ def translation_scores(
     return TranslationScores(
         sentences=len(outputs),
         bleu=whole.score,
-        precisions=tuple(whole.precisions),
+        precisions={f"n{n}": value for n, value in enumerate(whole.precisions, start=1)},
         brevity_penalty=whole.bp,
         length_ratio=whole.sys_len / max(whole.ref_len, 1),
-        by_source_length=tuple(bins) if length_bins else (),
-        convention=f"BLEU by sacrebleu ({metric.get_signature()})",
+        by_source_length={f"b{n}": each for n, each in enumerate(bins, start=1)} if length_bins else {},
+        signature=str(metric.get_signature()),
     )

@@ -1,0 +1,1 @@
+"""Taggers and translators, trained for the search that decodes them."""

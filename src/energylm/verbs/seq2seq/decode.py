@@ -1,0 +1,96 @@
+"""Write outputs for new sources: `energylm seq2seq decode`. An empty line stays an empty line."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from energylm.config.seq2seq import DecodingConfig
+from energylm.errors import DataError
+from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.records import Record
+from energylm.tables import Table
+from energylm.verbs.seq2seq.evaluate import UsesSeq2Seq
+from energylm.verbs.verb import Positional
+
+if TYPE_CHECKING:
+    from energylm.bundles.seq2seq_model import Seq2SeqModel
+
+BATCHES_AT_ONCE = 8  # lines of so many batches are sorted by length before they are cut
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class DecodedLines(Record):
+    outputs: list[str]  # in the order of the sources
+
+    @property
+    def table(self) -> Table:
+        return Table(["output"], [[line] for line in self.outputs])
+
+
+class DecodeSeq2Seq(UsesSeq2Seq):
+    """Print the tags or the translation of every line, in order."""
+
+    examples = (
+        'echo "Ada Lovelace was born in London ." | energylm seq2seq decode runs/ner/model -',
+        "energylm seq2seq decode runs/mt/model test.de --decode beam --beam 5 --set decoding.length_exponent=1",
+    )
+    shortcuts: ClassVar = UsesSeq2Seq.search
+    apart_from: ClassVar = frozenset({"batch"})
+
+    source: Annotated[str, Positional("FILE|-")] = Field(
+        STDIN, description="A sentence a line, a tagger's words apart by white space; - is standard input."
+    )
+    decoding: DecodingConfig = DecodingConfig()
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        model, path = self._open()
+        origin = "standard input" if self.source == STDIN else path
+        return f"would decode {origin} by {self.decoding.method} with {model.name}"
+
+    def run(self, job: Job = DEFAULT_JOB) -> DecodedLines:
+        outputs = []
+        for line in self.lines():
+            outputs.append(line)
+            if job.emit is not None:
+                job.emit(line)
+        return DecodedLines(outputs)
+
+    def lines(self) -> Iterator[str]:
+        """Output lines, in the order of the sources, as they are written."""
+        from energylm.data.readers.utf8 import decoded_lines
+        from energylm.progress import progress
+
+        model, path = self._open()
+        with progress("decoding", unit="sentence") as bar:
+            for chunk in _chunks((line for _, line in decoded_lines(path)), self.batch * BATCHES_AT_ONCE):
+                written = [number for number, line in enumerate(chunk) if line.strip()]
+                outputs = [""] * len(chunk)
+                decoded = model.decode([chunk[n] for n in written], self.decoding, batch=self.batch)
+                for number, output in zip(written, decoded, strict=True):
+                    outputs[number] = output
+                bar.advance(len(chunk))
+                yield from outputs
+
+    def shown(self, result: DecodedLines) -> str:
+        return ""  # each line was written as it came
+
+    def _open(self) -> "tuple[Seq2SeqModel, Path]":
+        from energylm.bundles.seq2seq_model import Seq2SeqModel
+
+        path = Path("/dev/stdin" if self.source == STDIN else self.source)
+        if self.source != STDIN and not path.is_file():
+            raise DataError(f"{path} does not exist or is no file; give a file of sentences, or - for standard input")
+        model = Seq2SeqModel.from_pretrained(self.model)
+        model.check(self.decoding)
+        return model, path
+
+
+def _chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+    iterator = iter(lines)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
