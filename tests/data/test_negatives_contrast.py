@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from energylm.config.negatives import NegativesConfig
+from energylm.config.negatives import NegativesSettings
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast, by_window, pad, until_end
@@ -21,8 +21,8 @@ def made(corpus_folder, tmp_path):
 
     def make(**values):
         corpus = Corpus.open(corpus_folder)
-        settings = {"corpus": "c", "lm": "m", "k": K, "length": LENGTH, "context_lengths": (8, 4), **values}
-        config = NegativesConfig.checked(settings)
+        settings = {"k": K, "length": LENGTH, "prefix_tokens": (8, 4), **values}
+        config = NegativesSettings.checked(settings)
         window_B, cut_B = np.array([7, 3, 11]), np.array([8, 4, 8])
         length_BK = np.minimum(LENGTH - cut_B[:, None], np.array([[2, 4, 3]] * 3))
         tokens_BKT = np.broadcast_to(100 * np.arange(K)[:, None] + np.arange(8), (3, K, 8))

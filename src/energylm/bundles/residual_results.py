@@ -1,4 +1,4 @@
-"""What a joint model draws: texts with the weighted candidates they were chosen from, and next-token tables."""
+"""What a joint model draws, as records: texts with the weighted candidates of each choice, and next-token tables."""
 
 import statistics
 from collections.abc import Callable
@@ -9,10 +9,12 @@ from torch import Tensor
 
 from energylm.estimators.log_partition import TRUSTED_ESS, is_weak, shown_ess
 from energylm.numerics.importance import effective_sample_size, normalized_log_weights
+from energylm.records import LOCAL, Record
+from energylm.tables import Table
 
 
-@dataclass(frozen=True)
-class Pool:
+@dataclass(frozen=True, repr=False)
+class Pool(Record):
     """n weighted candidates to continue one context, and which of them were kept."""
 
     tokens: Tensor  # (N, T) int64, 0 past the end
@@ -22,6 +24,8 @@ class Pool:
     energy: Tensor  # (N,)
     log_weight: Tensor  # (N,)
     kept: list[int]  # the first has algorithm 1's law; the rest are what else the pool offers
+
+    computed = ("ess", "largest_share")
 
     def candidate(self, number: int) -> list[int]:
         return self.tokens[number, : self.lengths[number]].tolist()
@@ -34,26 +38,18 @@ class Pool:
     def largest_share(self) -> float:
         return float(normalized_log_weights(self.log_weight).exp().max())
 
-    def to_json(self) -> dict[str, Any]:
-        names = ("log_prob", "proposal_log_prob", "energy", "log_weight")
-        return {
-            "ess": self.ess,
-            "largest_share": self.largest_share,
-            "kept": self.kept,
-            "candidates": [self.candidate(number) for number in range(len(self.lengths))],
-            **{name: getattr(self, name).tolist() for name in names},
-        }
 
-
-@dataclass(frozen=True)
-class JointSample:
+@dataclass(frozen=True, repr=False)
+class JointSample(Record):
     """Continuations of one context. What is asked of the candidates is answered for the last chunk."""
 
     texts: list[str]  # one a draw, without the context
     tokens: list[list[int]]
     pools: list[Pool]  # one a chunk
-    new_text: Callable[[list[int]], str] = field(repr=False)  # candidates of the last chunk as text
+    new_text: Callable[[list[int]], str] = field(repr=False, metadata=LOCAL)  # candidates of the last chunk as text
     caution: str | None = None
+
+    computed = ("ess", "largest_share", "warning")
 
     @property
     def text(self) -> str:
@@ -95,16 +91,6 @@ class JointSample:
             weak = f"{what}, and {law}; draw more candidates"
         return "; ".join(filter(None, (self.caution, weak))) or None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "texts": self.texts,
-            "tokens": self.tokens,
-            "ess": self.ess,
-            "largest_share": self.largest_share,
-            "warning": self.warning,
-            "chunks": [pool.to_json() for pool in self.pools],
-        }
-
 
 @dataclass(frozen=True)
 class NextToken:
@@ -113,8 +99,8 @@ class NextToken:
     probability: float  # among those that are kept
 
 
-@dataclass(frozen=True)
-class NextTokenTable:
+@dataclass(frozen=True, repr=False)
+class NextTokenTable(Record):
     """The likeliest next tokens of the base and of the joint model, each list renormalised."""
 
     base: list[NextToken]
@@ -123,6 +109,12 @@ class NextTokenTable:
     ess: list[float]  # of the completions of each candidate
     n: int
     caution: str | None = None
+
+    computed = ("median_ess", "warning")
+
+    @property
+    def median_ess(self) -> float:
+        return statistics.median(self.ess)
 
     @property
     def warning(self) -> str | None:
@@ -141,18 +133,19 @@ class NextTokenTable:
             for rank, entry in enumerate(entries[:show])
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rows": self.rows(show=len(self.base)),
-            "base_mass": self.base_mass,
-            "n": self.n,
-            "median_ess": statistics.median(self.ess),
-            "warning": self.warning,
-        }
+    @property
+    def table(self) -> Table:
+        """The likeliest next tokens of both models, as in the paper's table 3."""
+        convention = (
+            f"probabilities among the {len(self.base)} tokens kept, of candidates that hold {self.base_mass:.3g} of "
+            f"the base's probability; {self.n:,} completions each"
+        )
+        rows = [[row["model"], row["rank"], row["text"], row["probability"]] for row in self.rows()]
+        return Table(["model", "rank", "token", "probability"], rows, convention=convention)
 
 
-@dataclass(frozen=True)
-class AutoregressiveSample:
+@dataclass(frozen=True, repr=False)
+class AutoregressiveSample(Record):
     """A text drawn token by token, with the table that each token came from."""
 
     text: str
@@ -160,15 +153,9 @@ class AutoregressiveSample:
     tables: list[NextTokenTable]
     caution: str | None = None
 
+    computed = ("warning",)
+
     @property
     def warning(self) -> str | None:
         weak = next((table.warning for table in self.tables if table.warning), None)
         return "; ".join(filter(None, (self.caution, weak))) or None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "tokens": self.tokens,
-            "warning": self.warning,
-            "tables": [table.to_json() for table in self.tables],
-        }

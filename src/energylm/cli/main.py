@@ -15,23 +15,15 @@ import typer
 
 from energylm import __version__
 from energylm.cli import (
-    bench,
     corpus,
-    demo,
     detect,
-    energy,
     evaluate,
     finetune,
-    generate,
-    grid,
     lm,
     mcmc,
     models,
-    negatives,
-    plan,
     pretrain,
     probe,
-    reproduce,
     rerank,
     score,
     serve,
@@ -70,17 +62,10 @@ def _root(
     pass
 
 
-app.command("demo")(demo.demo)
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(lm.app, name="lm")
-app.command("negatives")(negatives.negatives)
-app.add_typer(energy.app, name="energy")
-app.command("generate")(generate.generate)
-app.command("grid")(grid.grid)
 app.add_typer(models.app, name="models")
 app.add_typer(pretrain.app, name="pretrain")
-app.command("reproduce")(reproduce.reproduce)
-app.command("plan")(plan.plan)
 app.add_typer(detect.app, name="detect")
 app.add_typer(probe.app, name="probe")
 app.command("score")(score.score)
@@ -90,7 +75,6 @@ app.command("finetune")(finetune.finetune)
 app.command("mcmc")(mcmc.mcmc)
 app.add_typer(study.app, name="study")
 app.command("serve")(serve.serve)
-app.command("bench")(bench.bench)
 
 
 def main() -> None:
@@ -99,6 +83,7 @@ def main() -> None:
     try:
         _refuse_unreadable_arguments()
         if is_declared(sys.argv[1:]):
+            _register_unconverted(sys.argv[1:])
             run_declared(sys.argv[1:])
             sys.exit(0)
         app()
@@ -115,6 +100,12 @@ def main() -> None:
             _leave("; ".join(["interrupted", *_notes(leaving)]), INTERRUPTED)
         _flush_stdout()
         raise
+
+
+def _register_unconverted(arguments: list[str]) -> None:
+    """TO BE DELETED WITH `pipelines.recipe_steps`: kinds of steps that are no verbs yet."""
+    if arguments[0] in ("demo", "grid", "plan", "reproduce") and not {"--help", "-h"} & set(arguments):
+        import energylm.pipelines.recipe_steps  # noqa: F401
 
 
 def _leave(message: str, exit_code: int) -> None:

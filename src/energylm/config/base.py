@@ -8,14 +8,22 @@ import re
 import reprlib
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_args
+from typing import Annotated, Any, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from energylm.errors import ConfigError
 
 ConfigType = TypeVar("ConfigType", bound="Config")
+
+
+def listed(value: Any) -> Any:
+    """One string as a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+Folders = Annotated[tuple[str, ...], BeforeValidator(listed), Field(min_length=1)]  # one folder or a list of them
 
 
 class Config(BaseModel):

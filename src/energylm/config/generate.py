@@ -1,4 +1,4 @@
-"""How text is drawn from a joint model of language model and energy: `energylm generate`."""
+"""How text is drawn from a joint model of language model and energy: `energylm generate`, `ResidualModel.sample`."""
 
 from typing import Literal, Self
 
@@ -46,17 +46,3 @@ class NextTokens(Config):
     candidates: int = Field(128, ge=1, description="Likeliest tokens of the base model that are looked at.")
     n: int = Field(1000, ge=2, description="Completions drawn for each candidate; the paper draws 10,000.")
     keep: int = Field(10, ge=1, description="Likeliest of them that are kept and renormalised.")
-
-
-class GenerateConfig(Config):
-    language_model: str = Field(description="A model folder, a GGUF file, a known model or a hub name.")
-    energy: str = Field(description="An energy folder (`energylm energy train`).")
-    prompts: tuple[str, ...] = Field(("",), min_length=1, description="Texts to continue; empty: a new document.")
-    method: Literal["joint", "autoregressive", "next-token"] = Field(
-        "joint",
-        description="joint: algorithm 1; autoregressive: token by token (slow); next-token: print the next token's "
-        "probabilities, joint against base.",
-    )
-    sampling: JointSampling = Field(JointSampling(), description="Candidates and choice.")
-    next_tokens: NextTokens = Field(NextTokens(), description="For the two token-by-token methods.")
-    seed: int = Field(0, ge=0, description="The same seed gives the same text.")

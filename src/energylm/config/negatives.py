@@ -1,4 +1,4 @@
-"""What `energylm negatives` makes: which contexts of which corpus, continued how often by which language model."""
+"""How `energylm negatives` continues contexts: which, how far, how often. A folder of negatives records it."""
 
 from typing import Literal, Self
 
@@ -8,15 +8,13 @@ from energylm.config.base import Config
 from energylm.config.sampling import Truncation
 
 
-class NegativesConfig(Config):
-    """k continuations of each context, drawn from a language model."""
+class NegativesSettings(Config):
+    """k continuations of each context, drawn from a language model: all but which model, and of which corpus."""
 
-    corpus: str = Field(description="The corpus folder that contexts come from, made by `energylm corpus build`.")
-    lm: str = Field(description="The language model that writes: a folder, a GGUF file, a known model, a hub name.")
     split: Literal["train", "valid", "test"] = Field("train", description="The split that contexts come from.")
     k: int = Field(16, ge=1, description="Continuations of each context (deng2020: 16 for news, 128 for books).")
     length: int = Field(160, ge=2, description="Tokens of context and continuation together.")
-    context_lengths: tuple[int, ...] = Field(
+    prefix_tokens: tuple[int, ...] = Field(
         (120,),
         min_length=1,
         description="Tokens of context; of several, each window takes one at random (bakhtin2019: 120 and 140).",
@@ -46,9 +44,9 @@ class NegativesConfig(Config):
 
     @model_validator(mode="after")
     def _contexts_leave_something_to_write(self) -> Self:
-        if min(self.context_lengths) < 0 or max(self.context_lengths) >= self.length:
+        if min(self.prefix_tokens) < 0 or max(self.prefix_tokens) >= self.length:
             raise ValueError(
-                f"`context_lengths` {' and '.join(map(str, self.context_lengths))} must lie in [0, {self.length}), the "
+                f"`prefix_tokens` {' and '.join(map(str, self.prefix_tokens))} must lie in [0, {self.length}), the "
                 "length of a window; shorten the context or lengthen the window"
             )
         if self.stop_at_eos and self.documents == "within":

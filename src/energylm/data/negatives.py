@@ -6,7 +6,7 @@ opening; a shard is compared with its SHA-256 before it is first read, once in a
 touched and kept within a budget of memory.
 
 Relations  `negatives_manifest` is the provenance, `negatives_shards` the files, `negatives_contrast` puts real text
-           beside the generated; `pipelines.negatives` makes a folder.
+           beside the generated; `verbs.joint.negatives` makes a folder.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from energylm.config.negatives import NegativesConfig
+from energylm.config.negatives import NegativesSettings
 from energylm.data.corpus import Corpus
 from energylm.data.negatives_manifest import NegativesManifest, NegativesShard, read_negatives_manifest
 from energylm.data.negatives_shards import ROWS_PER_GROUP, NegativeRows, read_group, read_windows
@@ -56,7 +56,7 @@ class Negatives:
         return self.config.k
 
     @cached_property
-    def config(self) -> NegativesConfig:
+    def config(self) -> NegativesSettings:
         return self.manifest.config
 
     @cached_property

@@ -10,13 +10,12 @@ from typing import Any
 from pydantic import Field
 
 from energylm.config.base import Config
-from energylm.config.negatives import NegativesConfig
+from energylm.config.negatives import NegativesSettings
 from energylm.errors import ConfigError, DataError
 from energylm.files import read_json, sha256_of_file, sha256_of_json, write_json
 
-FORMAT_VERSION = 2  # since 2, continuations of windows within documents hold no special token
+FORMAT_VERSION = 3  # since 2, windows within documents are continued without special tokens; 3: `prefix_tokens`
 MANIFEST_FILE, DRAFT_FILE = "manifest.json", "draft.json"
-_PATHS = {"corpus", "lm"}  # of the configuration: where things lie on this machine
 
 
 class GeneratorRecord(Config):
@@ -46,7 +45,7 @@ class NegativesManifest(Config):
 
     format_version: int = FORMAT_VERSION
     identity: str = Field(description="Hash of settings, generator and corpus: an equal one means nothing to do.")
-    settings: dict[str, Any] = Field(description="The configuration without paths.")
+    settings: dict[str, Any] = Field(description="How contexts were continued: `config.negatives`.")
     generator: GeneratorRecord
     corpus: CorpusRecord
     contexts: int
@@ -54,19 +53,19 @@ class NegativesManifest(Config):
 
     @classmethod
     def planned(
-        cls, config: NegativesConfig, *, generator: GeneratorRecord, corpus: CorpusRecord, contexts: int
+        cls, chosen: NegativesSettings, *, generator: GeneratorRecord, corpus: CorpusRecord, contexts: int
     ) -> "NegativesManifest":
         """Of a folder without any shard yet."""
-        settings = config.model_dump(mode="json", exclude=_PATHS)
+        settings = chosen.model_dump(mode="json", include=set(NegativesSettings.model_fields))
         inputs = [FORMAT_VERSION, settings, generator.sha256, corpus.identity]
         return cls(
             identity=sha256_of_json(inputs), settings=settings, generator=generator, corpus=corpus, contexts=contexts
         )
 
     @property
-    def config(self) -> NegativesConfig:
-        """The settings by name; the paths are those recorded, which say nothing about this machine."""
-        return NegativesConfig.checked(self.settings | {"corpus": self.corpus.name, "lm": self.generator.name})
+    def config(self) -> NegativesSettings:
+        """The settings by name."""
+        return NegativesSettings.checked(self.settings)
 
     @property
     def tokens(self) -> int:

@@ -25,12 +25,12 @@ from energylm.config.grid import DiscriminationConfig, LikelihoodConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast, pad
+from energylm.data.negatives_sources import NegativesSource, paired_sources
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.data.window_overlap import SeenWindows
 from energylm.errors import DataError, VocabularyMismatch
 from energylm.estimators.discrimination import Discrimination, discrimination
 from energylm.files import write_json
-from energylm.data.negatives_sources import NegativesSource, paired_sources
 from energylm.progress import progress, say
 
 RESULT_FILE = "discrimination.json"
@@ -189,7 +189,9 @@ def _texts_of(sources: Sequence[NegativesSource]) -> list[int]:
     return [forms.index(form) for form in forms]
 
 
-def _unseen_rows(config: DiscriminationConfig, sources: Sequence[NegativesSource]) -> tuple[list[NDArray[np.int64]], int]:
+def _unseen_rows(
+    config: DiscriminationConfig, sources: Sequence[NegativesSource]
+) -> tuple[list[NDArray[np.int64]], int]:
     """Of each source the rows whose window the energy has not learnt from, and how many were left out."""
     all_rows = [np.arange(len(negatives), dtype=np.int64) for negatives, _ in sources]
     if not config.trained_on:

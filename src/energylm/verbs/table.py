@@ -14,17 +14,28 @@ if TYPE_CHECKING:
     from energylm.verbs.verb import Verb
 
 VERBS: dict[str, str] = {
+    "demo": "recipes.demo:Demo",
+    "reproduce": "recipes.reproduce:Reproduce",
+    "plan": "recipes.plan:Plan",
+    "grid": "recipes.grid:Grid",
+    "bench": "benchmarks.bench:Bench",
+    "negatives": "joint.negatives:MakeNegatives",
+    "energy train": "joint.train_energy:TrainEnergy",
     "perplexity": "joint.perplexity:Perplexity",
+    "generate": "joint.generate:Generate",
     "seq2seq train": "seq2seq.train:TrainSeq2Seq",
     "seq2seq decode": "seq2seq.decode:DecodeSeq2Seq",
     "seq2seq evaluate": "seq2seq.evaluate:EvaluateSeq2Seq",
 }
 STEPS_ONLY: dict[str, str] = {
+    "sampled-text": "joint.analyses:SampledText",
+    "repetitions": "joint.analyses:Repetitions",
     "seq2seq scores": "seq2seq.evaluate:ScoreSeq2Seq",
     "seq2seq pick": "seq2seq.evaluate:PickSeq2Seq",
     "seq2seq line": "seq2seq.line:LineSeq2Seq",
 }
 GROUPS: dict[str, str] = {  # help of the groups
+    "energy": "Train an energy to tell real from generated text.",
     "seq2seq": "Train taggers and translators for the search that decodes them.",
 }
 
@@ -62,5 +73,5 @@ def class_names() -> dict[str, str]:
 
 
 def _module(path: str) -> str:
-    """`joint.perplexity` is a verb of this room; `apps.serve.serve` is another's."""
-    return f"energylm.{path}" if path.startswith("apps.") else f"energylm.verbs.{path}"
+    """`joint.perplexity` is a verb of this room; `apps.serve.serve` and `benchmarks.bench` are others'."""
+    return f"energylm.{path}" if path.startswith(("apps.", "benchmarks.")) else f"energylm.verbs.{path}"

@@ -1,30 +1,32 @@
-"""The work of drawing continuations and of reading them: negatives and perplexity, counted for `energylm plan`."""
+"""The work of drawing continuations, of reading them and of learning from them, counted for `energylm plan`."""
 
 from typing import TYPE_CHECKING
 
-from energylm.config.negatives import NegativesConfig
 from energylm.jobs.costs import TOKENS_AT_ONCE, Counted, Surroundings, Texts, passes_over
+from energylm.jobs.training_costs import count_training
 from energylm.models.workload import Network, Work, drawing, reading, resident_bytes
 from energylm.samplers.continuations import LOGITS_BYTES, MIN_ROWS
 
 if TYPE_CHECKING:
+    from energylm.verbs.joint.negatives import MakeNegatives
     from energylm.verbs.joint.perplexity import Perplexity
+    from energylm.verbs.joint.train_energy import TrainEnergy
 
 
-def count_negatives(config: NegativesConfig, around: Surroundings) -> Counted:
-    corpus, network = around.corpus(config.corpus), around.network(config.lm)
-    windows = corpus.tokens[config.split] / (config.stride or config.length)
-    contexts = min(config.contexts or windows, windows)
-    given = sum(config.context_lengths) / len(config.context_lengths)
+def count_negatives(verb: "MakeNegatives", around: Surroundings) -> Counted:
+    corpus, network = around.corpus(verb.corpus), around.network(verb.language_model)
+    windows = corpus.tokens[verb.split] / (verb.stride or verb.length)
+    contexts = min(verb.contexts or windows, windows)
+    given = sum(verb.prefix_tokens) / len(verb.prefix_tokens)
     own = contexts / around.world
-    together = min(config.block_contexts / len(config.context_lengths), own) * config.k  # that travel in one batch
+    together = min(verb.block_contexts / len(verb.prefix_tokens), own) * verb.k  # that travel in one batch
     rows = min(_draw_rows(network), together)
-    counted = Counted(product=Texts(contexts, config.k, config.length))
-    new = config.length - given
-    counted.add("drawing", drawing(network, contexts=own, copies=config.k, given=given, new=new, rows=rows))
-    counted.count("shards", max(1.0, own / config.block_contexts))
-    counted.memory_bytes += _drawing_bytes(network, rows=rows, length=config.length, new=new)
-    counted.disk_bytes = contexts * config.k * (2 * new + 16)
+    counted = Counted(product=Texts(contexts, verb.k, verb.length))
+    new = verb.length - given
+    counted.add("drawing", drawing(network, contexts=own, copies=verb.k, given=given, new=new, rows=rows))
+    counted.count("shards", max(1.0, own / verb.block_contexts))
+    counted.memory_bytes += _drawing_bytes(network, rows=rows, length=verb.length, new=new)
+    counted.disk_bytes = contexts * verb.k * (2 * new + 16)
     return counted
 
 
@@ -74,6 +76,31 @@ def count_perplexity(verb: "Perplexity", around: Surroundings) -> Counted:
         every_last = windows * base.vocabulary_size  # the last token is enumerated
         counted.add("reading", _judged(energy, texts=every_last, contexts=windows, given=verb.length - 1, new=1))
     counted.memory_bytes += resident_bytes(energy, tokens=TOKENS_AT_ONCE, length=verb.length, predicted=0, learns=False)
+    return counted
+
+
+def count_energy(verb: "TrainEnergy", around: Surroundings) -> Counted:
+    corpus = around.corpus(verb.corpus[0])
+    network = around.network(verb.init, vocabulary_size=corpus.vocabulary_size, overrides=verb.network)
+    sources = [around.texts(name) for name in verb.negatives]
+    length = max(source.length for source in sources)
+    contexts = sum(source.contexts for source in sources)
+    held_out = sum(around.texts(name).contexts for name in verb.validation or ())
+    held_out = held_out or verb.validation_fraction * contexts
+    held_out = min(held_out, verb.validation_contexts or held_out)
+    validated = held_out / (2 if verb.calibrate else 1) * (1 + verb.validation_negatives)
+    counted = count_training(
+        network,
+        verb.training,
+        around,
+        rows=1 + verb.negatives_per_context,
+        length=length,
+        predicted=0.0,
+        validated=validated,
+    )
+    texts = held_out * (1 + verb.validation_negatives)  # calibration and report at the end
+    counted.add("reading", reading(network, rows=texts, length=length, passes=passes_over(texts * length)))
+    counted.product = network
     return counted
 
 

@@ -34,7 +34,7 @@ from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress, say
 from energylm.report.report import write_report
 from energylm.verbs.joint.perplexity import Perplexity
-from energylm.verbs.joint.perplexity_report import PerplexityResult, perplexity_sections
+from energylm.verbs.joint.perplexity_report import PerplexityResult
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -65,7 +65,7 @@ def measure(verb: Perplexity, job: Job) -> PerplexityResult:
         result = _measure(verb, engine, output)
         if output is None:
             return result
-        page = write_report(output, title=f"Perplexity of {result.name}", sections=perplexity_sections(result))
+        page = write_report(output, title=f"Perplexity of {result.name}", sections=result.sections())
         return replace(result, report=page)
 
 
@@ -200,12 +200,13 @@ class JointWorker:
 
     def facts(self) -> Mapping[str, Any]:
         convention = self._joint.convention([[0]], prefix_tokens=self._verb.prefix_tokens)  # of windows that are ids
-        caution = self._joint.caution(self._verb.length)
-        return {"name": self._joint.lm.name, "convention": convention, "caution": caution}
+        caution, lm = self._joint.caution(self._verb.length), self._joint.lm
+        assert isinstance(lm, LanguageModel)
+        return {"name": lm.name, "convention": convention, "caution": caution}
 
     def __call__(self, block: WindowBlock, *, progress: Progress) -> MeasuredTexts | MeasuredPositions:
         verb = self._verb
-        shared = {
+        shared: dict[str, Any] = {
             "prefix_tokens": verb.prefix_tokens,
             "seed": verb.seed,
             "first_context": block.first,

@@ -56,6 +56,30 @@ class PerplexityResult(Record):
     def summary(self) -> str | None:
         return None if self.joint is None else self.joint.summary()
 
+    def sections(self) -> list[Section]:
+        """The parts of a report."""
+        joint, by_samples, by_position = self.joint, self.by_samples, self.by_position
+        sections: list[Section] = [Numbers("Perplexity", self.table)]
+        if joint is not None:
+            sections += [Text("What the interval means", MEANING), Numbers("How far to trust it", trust_table(joint))]
+        if by_samples:
+            first, last = by_samples[0], by_samples[-1]
+            alt = (
+                f"Perplexity over samples a context. The interval goes from {first.lower:.4g} to {first.upper:.4g} "
+                f"with {first.n:,} samples to {last.lower:.4g} to {last.upper:.4g} with {last.n:,}; the base has "
+                f"{last.base.value:.4g}."
+            )
+            sections.append(Plot("Perplexity by number of samples", samples_plot(by_samples), alt=alt))
+        if by_position is not None:
+            (low, high), exact = by_position.gain[-1], by_position.base[-1].value - by_position.last_exact.value
+            alt = (
+                f"Perplexity gained at positions {by_position.positions[0]} to {by_position.positions[-1]}. First: "
+                f"{by_position.gain[0][0]:.3g} to {by_position.gain[0][1]:.3g}; last: {low:.3g} to {high:.3g}, "
+                f"exactly {exact:.3g}."
+            )
+            sections.append(Plot("Perplexity gain by position", positions_plot(by_position), alt=alt))
+        return sections
+
 
 def perplexity_table(base: Perplexity, joint: JointPerplexity | None, baselines: Mapping[str, Perplexity]) -> Table:
     """All models in one table; an interval has an upper end, and so has the certificate: its bound with confidence."""
@@ -105,31 +129,6 @@ def positions_plot(result: PositionPerplexity) -> LinePlot:
         Series("exact", positions[-1:], [exact]),
     ]
     return LinePlot(series, x_label="position", y_label="perplexity gained on the base")
-
-
-def perplexity_sections(result: PerplexityResult) -> list[Section]:
-    """The sections of a report on perplexity."""
-    joint, by_samples, by_position = result.joint, result.by_samples, result.by_position
-    sections: list[Section] = [Numbers("Perplexity", result.table)]
-    if joint is not None:
-        sections += [Text("What the interval means", MEANING), Numbers("How far to trust it", trust_table(joint))]
-    if by_samples:
-        first, last = by_samples[0], by_samples[-1]
-        alt = (
-            f"Perplexity over samples a context. The interval goes from {first.lower:.4g} to {first.upper:.4g} with "
-            f"{first.n:,} samples to {last.lower:.4g} to {last.upper:.4g} with {last.n:,}; the base has "
-            f"{last.base.value:.4g}."
-        )
-        sections.append(Plot("Perplexity by number of samples", samples_plot(by_samples), alt=alt))
-    if by_position is not None:
-        (low, high), exact = by_position.gain[-1], by_position.base[-1].value - by_position.last_exact.value
-        alt = (
-            f"Perplexity gained at positions {by_position.positions[0]} to {by_position.positions[-1]}. First: "
-            f"{by_position.gain[0][0]:.3g} to {by_position.gain[0][1]:.3g}; last: {low:.3g} to {high:.3g}, "
-            f"exactly {exact:.3g}."
-        )
-        sections.append(Plot("Perplexity gain by position", positions_plot(by_position), alt=alt))
-    return sections
 
 
 def _row(name: str, lower: Perplexity, *, upper: tuple[float | None, float | None] = (None, None)) -> list[Cell]:

@@ -1,5 +1,7 @@
 """What an energy starts from: trained weights of any encoder, or random weights of a named shape; and how it reads."""
 
+from typing import cast
+
 from transformers import PreTrainedModel
 
 from energylm.bundles.energy_model import EnergyModel, TextBoundEnergy
@@ -7,7 +9,6 @@ from energylm.config.energy import BIT, TEXT, TOKENS, UNIT, EnergyKind
 from energylm.config.energy_shapes import ENERGY_PRESETS, preset_kind
 from energylm.config.models import PRESETS, TransformerShape
 from energylm.config.pretrain import MASKED_PRESETS
-from energylm.config.train_energy import TrainEnergyConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives_contrast import pad
 from energylm.data.tokenizer import tokenizer_sha256
@@ -18,6 +19,7 @@ from energylm.models.masked_presets import build_masked_network
 from energylm.models.presets import build_network
 from energylm.training.energy_task import Encode
 from energylm.training.seeding import seeded
+from energylm.verbs.joint.train_energy import TrainEnergy
 
 
 def is_preset(init: str) -> bool:
@@ -25,26 +27,24 @@ def is_preset(init: str) -> bool:
     return any(init in presets for presets in (PRESETS, MASKED_PRESETS, ENERGY_PRESETS))
 
 
-def start_energy(config: TrainEnergyConfig, corpus: Corpus, *, length: int) -> EnergyModel:
+def start_energy(verb: TrainEnergy, corpus: Corpus, *, length: int) -> EnergyModel:
     """The energy before training, checked against the texts of up to `length` tokens that it is to read."""
-    if is_preset(config.init):
-        energy = _from_preset(config, corpus, length=length)
+    if is_preset(verb.init):
+        energy = _from_preset(verb, corpus, length=length)
     else:
-        if config.network:
-            raise ConfigError(
-                f"network.{next(iter(config.network))} changes a preset, but the shape is {config.init}'s"
-            )
+        if verb.network:
+            raise ConfigError(f"network.{next(iter(verb.network))} changes a preset, but the shape is {verb.init}'s")
         energy = EnergyModel.from_encoder(
-            config.init,
-            kind=config.kind,
-            pooling=config.pooling,
-            reads=config.reads,
-            long_texts=config.long_texts,
-            seed=config.training.seed,
+            verb.init,
+            kind=verb.kind,
+            pooling=verb.pooling,
+            reads=verb.reads,
+            long_texts=verb.long_texts,
+            seed=verb.training.seed,
             device="cpu",
         )
     if energy.reads == TOKENS:
-        _check_tokens(energy, config, corpus, length=length)
+        _check_tokens(energy, verb, corpus, length=length)
     return energy
 
 
@@ -53,28 +53,28 @@ def encoding_for(energy: EnergyModel, corpus: Corpus) -> Encode:
     return pad if energy.reads == TOKENS else TextBoundEnergy(energy, corpus.tokenizer).encode
 
 
-def _from_preset(config: TrainEnergyConfig, corpus: Corpus, *, length: int) -> EnergyModel:
+def _from_preset(verb: TrainEnergy, corpus: Corpus, *, length: int) -> EnergyModel:
     kinds = _preset_kinds()
-    if config.init not in kinds:
-        raise ConfigError(f"{config.init} is a convolution, which is no energy; take one of: {', '.join(kinds)}")
-    kind = kinds[config.init]
-    if config.kind not in (None, kind):
-        near = ", ".join(name for name in kinds if kinds[name] == config.kind)
-        raise ConfigError(f"the shape {config.init} is of kind {kind!r}, not {config.kind!r}; take one of: {near}")
-    if config.reads == TEXT:
+    if verb.init not in kinds:
+        raise ConfigError(f"{verb.init} is a convolution, which is no energy; take one of: {', '.join(kinds)}")
+    kind = kinds[verb.init]
+    if verb.kind not in (None, kind):
+        near = ", ".join(name for name in kinds if kinds[name] == verb.kind)
+        raise ConfigError(f"the shape {verb.init} is of kind {kind!r}, not {verb.kind!r}; take one of: {near}")
+    if verb.reads == TEXT:
         raise ConfigError(
-            f"{config.init} has no weights and no tokenizer of its own, so it reads the corpus's tokens; "
+            f"{verb.init} has no weights and no tokenizer of its own, so it reads the corpus's tokens; "
             "leave --reads out, or start from an encoder"
         )
-    with seeded(config.training.seed, "initialisation"):
-        body = _random_body(config, kind, corpus, length=length)
-    pooled = PooledEnergy(body, kind=kind, pooling=config.pooling, seed=config.training.seed)
+    with seeded(verb.training.seed, "initialisation"):
+        body = _random_body(verb, kind, corpus, length=length)
+    pooled = PooledEnergy(body, kind=kind, pooling=verb.pooling, seed=verb.training.seed)
     return EnergyModel(
         pooled.eval(),
         corpus.tokenizer,
-        long_texts=config.long_texts,
-        name=config.init,
-        provenance={"encoder": {"name": config.init}},
+        long_texts=verb.long_texts,
+        name=verb.init,
+        provenance={"encoder": {"name": verb.init}},
     )
 
 
@@ -88,37 +88,37 @@ def _preset_kinds() -> dict[str, EnergyKind]:
     )
 
 
-def _random_body(config: TrainEnergyConfig, kind: EnergyKind, corpus: Corpus, *, length: int) -> PreTrainedModel:
+def _random_body(verb: TrainEnergy, kind: EnergyKind, corpus: Corpus, *, length: int) -> PreTrainedModel:
     size = corpus.vocabulary_size
     if kind == UNIT:
         network = build_network(
-            config.init,
+            verb.init,
             vocabulary_size=size,
             max_length=length,
             eos_token_id=corpus.end_token_id,
-            overrides=config.network,
+            overrides=verb.network,
         )
     elif kind == BIT:
         network = build_masked_network(
-            config.init,
+            verb.init,
             vocabulary_size=size,
             max_length=length,
             pad_token_id=corpus.tokenizer.pad_token_id,
-            overrides=config.network,
+            overrides=verb.network,
         )
     else:
-        return build_energy_body(config.init, vocabulary_size=size, overrides=config.network)
-    return network.base_model
+        return build_energy_body(verb.init, vocabulary_size=size, overrides=verb.network)
+    return cast(PreTrainedModel, network.base_model)
 
 
-def _check_tokens(energy: EnergyModel, config: TrainEnergyConfig, corpus: Corpus, *, length: int) -> None:
+def _check_tokens(energy: EnergyModel, verb: TrainEnergy, corpus: Corpus, *, length: int) -> None:
     if tokenizer_sha256(energy.tokenizer) != corpus.manifest.tokenizer.sha256:
         raise VocabularyMismatch(
-            f"{config.init} reads {len(energy.tokenizer):,} tokens of its own tokenizer, the corpus holds "
+            f"{verb.init} reads {len(energy.tokenizer):,} tokens of its own tokenizer, the corpus holds "
             f"{corpus.vocabulary_size:,} of another; pass --reads text, or start from a model of the corpus's tokenizer"
         )
     if energy.network.max_tokens is not None and length > energy.network.max_tokens:
         raise ModelError(
-            f"{config.init} holds {energy.network.max_tokens} tokens, the negatives have {length}; start from an "
+            f"{verb.init} holds {energy.network.max_tokens} tokens, the negatives have {length}; start from an "
             "encoder with more positions, or generate shorter ones (--length)"
         )

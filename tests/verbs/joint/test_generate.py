@@ -6,8 +6,7 @@ import pytest
 
 from energylm import EnergyModel, LanguageModel, ResidualModel
 from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.generate import GenerateConfig
-from energylm.pipelines.generate import check_inputs, generate_text
+from energylm.verbs.joint.generate import Generate
 
 
 @pytest.fixture
@@ -16,17 +15,17 @@ def config(model_folder, energy_folder):
         values = {
             "language_model": str(model_folder),
             "energy": str(energy_folder),
-            "prompts": ["The clerk", "A sailor"],
+            "prompt": ["The clerk", "A sailor"],
             "sampling": {"n": 8, "max_new_tokens": 3, "stop_at_eos": False},
             "next_tokens": {"candidates": 4, "n": 2, "keep": 3},
         }
-        return GenerateConfig.checked(values | changes)
+        return Generate.checked(values | changes)
 
     return make
 
 
 def test_joint_sampling(config, model_folder, energy_folder):
-    results = list(generate_text(config()))
+    results = config().run().results
     assert [result.prompt for result in results] == ["The clerk", "A sailor"]
     joint = ResidualModel(LanguageModel.from_pretrained(model_folder), EnergyModel.from_pretrained(energy_folder))
     direct = joint.sample_batch(["The clerk", "A sailor"], config().sampling)
@@ -34,20 +33,22 @@ def test_joint_sampling(config, model_folder, energy_folder):
     assert results[0].shown() == f"The clerk{direct[0].text}\n"
     assert results[0].facts().startswith("8 candidates worth ") and "kept: " in results[0].facts()
     kept = json.loads(json.dumps(results[0].to_json()))
-    assert len(kept["chunks"][0]["energy"]) == 8 and kept["prompt"] == "The clerk"
+    pool = kept["result"]["pools"][0]
+    assert len(pool["energy"]) == len(pool["tokens"]) == 8 and kept["prompt"] == "The clerk"
+    assert pool["ess"] == kept["result"]["ess"] == pytest.approx(direct[0].ess)
 
 
 def test_token_by_token(config):
-    (one, _) = generate_text(config(method="autoregressive"))
-    assert len(one.result.tokens) == 3 and one.shown() == f"The clerk{one.result.text}\n"
-    assert one.facts() == "4 candidates with 2 completions each, for each of 3 tokens"
-    assert len(one.to_json()["tables"]) == 3
+    (first, _) = config(method="autoregressive").run().results
+    assert len(first.result.tokens) == 3 and first.shown() == f"The clerk{first.result.text}\n"
+    assert first.facts() == "4 candidates with 2 completions each, for each of 3 tokens"
+    assert len(first.to_json()["result"]["tables"]) == 3
 
 
 def test_next_token_table(config):
-    (one, _) = generate_text(config(method="next-token"))
-    assert one.shown().count("\n| base |") == one.shown().count("\n| joint |") == 3
-    assert sum(row["probability"] for row in one.to_json()["rows"] if row["model"] == "joint") == pytest.approx(1)
+    (first, _) = config(method="next-token").run().results
+    assert first.shown().count("\n| base |") == first.shown().count("\n| joint |") == 3
+    assert sum(entry["probability"] for entry in first.to_json()["result"]["joint"]) == pytest.approx(1)
 
 
 def test_an_energy_made_for_another_model_is_doubted(config, energy_folder, model_folder, tmp_path, capsys):
@@ -57,12 +58,12 @@ def test_an_energy_made_for_another_model_is_doubted(config, energy_folder, mode
             {"generator": {"name": "a certain model", "sha256": sha256}, "negatives": {"truncation": {}}}
         ]
         energy.save_pretrained(tmp_path / "energy")
-        warning = next(generate_text(config(energy=str(tmp_path / "energy")))).result.warning
+        warning = config(energy=str(tmp_path / "energy")).run().results[0].result.warning
         assert ("trained against a certain model (weights 000000000000)" in warning) == doubted
     assert capsys.readouterr().err.count("a certain model") == 1
 
 
 def test_a_plan_loads_no_model(config, monkeypatch):
     monkeypatch.setattr(LanguageModel, "from_pretrained", None)
-    assert "would draw 8 candidates of 3 tokens" in check_inputs(config())
-    assert "would draw 2 completions of 4 next tokens" in check_inputs(config(method="next-token"))
+    assert "would draw 8 candidates of 3 tokens" in config().check()
+    assert "would draw 2 completions of 4 next tokens" in config(method="next-token").check()

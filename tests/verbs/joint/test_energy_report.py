@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from energylm.evaluation.energy_report import EnergyOutcome, energy_outcome, energy_sections
 from energylm.files import read_json, write_json
 from energylm.report.plots import histogram_plot
 from energylm.report.report import write_report
+from energylm.verbs.joint.energy_report import EnergyOutcome, energy_outcome, energy_sections
 
 REAL_B = torch.tensor([-1.0, 1.0, -3.0, -3.0], dtype=torch.float64)
 NOISE_BK = torch.tensor([[2.0, -2.0], [2.0, 2.0], [2.0, 2.0], [2.0, 6.0]], dtype=torch.float64)

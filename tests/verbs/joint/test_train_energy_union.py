@@ -8,19 +8,18 @@ from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.corpus import CorpusConfig
-from energylm.config.negatives import NegativesConfig
-from energylm.config.train_energy import TrainEnergyConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.windows import Windows
 from energylm.errors import ConfigError, DataError, VocabularyMismatch
+from energylm.jobs.job import Job
 from energylm.models.causal import CausalLanguageModel
 from energylm.pipelines.build_corpus import build_corpus
-from energylm.pipelines.negatives import make_negatives
-from energylm.pipelines.train_energy import plan_energy, train_energy
-from energylm.pipelines.train_energy_data import open_data
-from energylm.pipelines.train_energy_start import encoding_for
 from energylm.training.energy_task import EnergyTask
+from energylm.verbs.joint.energy_data import open_data
+from energylm.verbs.joint.energy_start import encoding_for
+from energylm.verbs.joint.negatives import MakeNegatives
+from energylm.verbs.joint.train_energy import TrainEnergy
 
 LENGTH = 24
 
@@ -60,19 +59,19 @@ def made(corpus_folder, second_corpus, model_folder, backwards_folder, tmp_path_
     sides = {"suffix": model_folder, "prefix": backwards_folder}
 
     def make(name, corpus=corpus_folder, side="suffix", k=3, length=LENGTH, split="train", **values):
-        config = NegativesConfig(
-            corpus=str(corpus), lm=str(sides[side]), side=side, k=k, length=length, split=split, **values
+        config = MakeNegatives(
+            corpus=str(corpus), language_model=str(sides[side]), side=side, k=k, length=length, split=split, **values
         )
-        make_negatives(config, output=folder / name)
+        config.run(Job(output=folder / name))
         return str(folder / name)
 
-    cuts = {"context_lengths": (12, 16)}
+    cuts = {"prefix_tokens": (12, 16)}
     for split in ("train", "valid"):
         make(f"suffix-{split}", split=split, contexts=60, **cuts)
         make(f"prefix-{split}", split=split, side="prefix", k=2, contexts=30, **cuts)
-        make(f"second-{split}", split=split, corpus=second_corpus, k=4, context_lengths=(8,))
-    make("longer", length=32, context_lengths=(8,))
-    make("overlapping", context_lengths=(8,), stride=12, contexts=20)
+        make(f"second-{split}", split=split, corpus=second_corpus, k=4, prefix_tokens=(8,))
+    make("longer", length=32, prefix_tokens=(8,))
+    make("overlapping", prefix_tokens=(8,), stride=12, contexts=20)
     return folder
 
 
@@ -87,7 +86,7 @@ def config(corpus_folder, made):
             "validation_fraction": 0.3,
         }
         training |= values.pop("training", {})
-        return TrainEnergyConfig.checked(defaults | {"training": training} | values, origin="test")
+        return TrainEnergy.checked(defaults | {"training": training} | values, origin="test")
 
     return build
 
@@ -106,7 +105,7 @@ def test_one_folder_may_stand_alone_or_in_a_list(config, made, corpus_folder):
     alone = config(negatives=str(made / "suffix-train"), validation=str(made / "suffix-valid"))
     assert alone.negatives == (str(made / "suffix-train"),) and alone.corpus == (str(corpus_folder),)
     assert alone == config("suffix-train", corpus=[str(corpus_folder)], validation=[str(made / "suffix-valid")])
-    assert TrainEnergyConfig.model_validate_json(alone.model_dump_json()) == alone
+    assert TrainEnergy.model_validate_json(alone.model_dump_json()) == alone
 
 
 def test_an_epoch_visits_every_context_of_every_source_once(config):
@@ -182,9 +181,9 @@ def test_every_energy_and_every_loss_learns_from_a_union(
         negatives_per_context=3,
         training={"steps": 40, "optimizer": {"learning_rate": 0.1 if init == "linear" else 1e-2}},
     )
-    said = plan_energy(settings, output=tmp_path / "run").describe(settings, tmp_path)
+    said = settings.check(Job(output=tmp_path / "run"))
     assert "contexts of 2 sources" in said and ("ranking with margin 0.5" in said) == (objective == "ranking")
-    run = train_energy(settings, output=tmp_path / "run")
+    run = settings.run(Job(output=tmp_path / "run"))
     assert run.accuracy > 0.8 and run.precision_at_1 > 0.8, (run.accuracy, run.precision_at_1)
     energy = EnergyModel.from_pretrained(run.model)
     kind = {"linear": ("linear", "sum"), "bilstm-tiny": ("bilstm", "mean"), "bit-tiny": ("bit", "first")}[init]
@@ -203,12 +202,12 @@ def test_every_energy_and_every_loss_learns_from_a_union(
 
 
 def test_an_energy_of_several_generators_is_doubted(config, model_folder, backwards_folder, tmp_path):
-    run = train_energy(config("suffix-train", "prefix-train"), output=tmp_path / "run")
+    run = config("suffix-train", "prefix-train").run(Job(output=tmp_path / "run"))
     names = [source["generator"]["name"] for source in EnergyModel.from_pretrained(run.model).provenance["sources"]]
     assert names == ["unnamed", "backwards"]
     warning = ResidualModel.load(str(model_folder), str(run.model)).sample("The", n=5).warning
     assert "trained against 2 language models (unnamed, backwards)" in warning
-    assert train_energy(config("suffix-train", "prefix-train"), output=tmp_path / "run").was_finished
+    assert config("suffix-train", "prefix-train").run(Job(output=tmp_path / "run")).was_finished
 
 
 def test_what_is_refused(config, made, corpus_folder, second_corpus, texts_folder, model_folder, tmp_path):
@@ -239,7 +238,12 @@ def test_what_is_refused(config, made, corpus_folder, second_corpus, texts_folde
         (["suffix-train", "longer"], {}, ConfigError, "cut the same texts into different windows"),
         (["suffix-train", "overlapping"], {}, ConfigError, "would have been seen; give negatives of another split"),
         (["suffix-train", "prefix-train"], {"negatives_per_context": 3}, ConfigError, "prefix-train holds 2 of each"),
-        (["suffix-train", "prefix-train"], {"lm": str(model_folder)}, DataError, "were written by 'backwards'"),
+        (
+            ["suffix-train", "prefix-train"],
+            {"language_model": str(model_folder)},
+            DataError,
+            "were written by 'backwards'",
+        ),
         (["suffix-train"], {"validation": str(made / "prefix-valid")}, DataError, "were written by 'backwards'"),
         (
             ["suffix-train"],
@@ -260,7 +264,7 @@ def test_what_is_refused(config, made, corpus_folder, second_corpus, texts_folde
     ]
     for names, values, error, said in cases:
         with pytest.raises(error) as raised:
-            plan_energy(config(*names, **values), output=tmp_path / "run")
+            config(*names, **values).check(Job(output=tmp_path / "run"))
         assert said in str(raised.value) and "\n" not in str(raised.value), str(raised.value)
     assert not (tmp_path / "run").exists()
     # What would be refused without validation texts of their own is fine with them.
@@ -275,10 +279,15 @@ def test_corpora_of_one_text_are_not_held_out_of_each_other(
         sources=(str(texts_folder),), tokenizer=str(corpus_folder / "tokenizer"), valid_fraction=0.15, split_seed=1
     )
     build_corpus(build, output=tmp_path / "again")
-    again = NegativesConfig(
-        corpus=str(tmp_path / "again"), lm=str(model_folder), k=3, length=LENGTH, context_lengths=(8,), contexts=20
+    again = MakeNegatives(
+        corpus=str(tmp_path / "again"),
+        language_model=str(model_folder),
+        k=3,
+        length=LENGTH,
+        prefix_tokens=(8,),
+        contexts=20,
     )
-    make_negatives(again, output=tmp_path / "n")
+    again.run(Job(output=tmp_path / "n"))
     both = {"negatives": [str(made / "suffix-train"), str(tmp_path / "n")]}
     both["corpus"] = [str(corpus_folder), str(tmp_path / "again")]
     with pytest.raises(ConfigError, match="share a source file"):

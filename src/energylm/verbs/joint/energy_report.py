@@ -6,17 +6,19 @@ whose real text lies lowest (bakhtin2019 app. C); no calibration changes it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from energylm.tables import Table
 from energylm.objectives.ranking import precision_at_1
 from energylm.objectives.residual_nce import residual_nce
+from energylm.records import Record
 from energylm.report.plots import histogram_plot, loss_plot
 from energylm.report.report import Numbers, Plot, Section, Text
+from energylm.tables import Cell, Table
 
 BINS = 40
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -43,8 +45,8 @@ class Spread:
     counts: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class EnergyOutcome:
+@dataclass(frozen=True, repr=False)
+class EnergyOutcome(Record):
     """On held-out contexts that neither training nor calibration has seen. `real` and `generated` are calibrated."""
 
     contexts: int
@@ -57,15 +59,6 @@ class EnergyOutcome:
     edges: tuple[float, ...]
     real: Spread
     generated: Spread
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        judged = {name: Judgement(**values[name]) for name in ("before", "after")}
-        spreads = {name: Spread(**values[name]) for name in ("real", "generated")}
-        return cls(**{**values, **judged, **spreads})
 
 
 def energy_outcome(
@@ -106,7 +99,7 @@ def judge(real_B: Tensor, noise_BK: Tensor) -> Judgement:
     )
 
 
-def _spread(energies: np.ndarray, edges: np.ndarray) -> Spread:
+def _spread(energies: NDArray[Any], edges: NDArray[Any]) -> Spread:
     return Spread(
         mean=float(energies.mean()),
         deviation=float(energies.std()),
@@ -155,7 +148,7 @@ def _calibration_words(outcome: EnergyOutcome) -> str:
 
 
 def _judgement_table(outcome: EnergyOutcome) -> Table:
-    rows = [
+    rows: list[list[Cell]] = [
         [name, judged.loss, judged.accuracy, judged.real_accuracy, judged.generated_accuracy, judged.precision_at_1]
         for name, judged in (("as trained", outcome.before), ("calibrated", outcome.after))
     ]
@@ -169,7 +162,7 @@ def _judgement_table(outcome: EnergyOutcome) -> Table:
 
 
 def _energy_table(outcome: EnergyOutcome) -> Table:
-    rows = [
+    rows: list[list[Cell]] = [
         [name, spread.mean, spread.deviation, *spread.quantiles]
         for name, spread in (("real", outcome.real), ("generated", outcome.generated))
     ]

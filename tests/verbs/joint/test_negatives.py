@@ -13,21 +13,24 @@ import torch
 
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.negatives import NegativesConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.windows import Windows
 from energylm.errors import BusyError, ConfigError, DataError, ModelError, VocabularyMismatch
 from energylm.files import folder_lock, sha256_of_file
-from energylm.pipelines import negatives_worker
-from energylm.pipelines.negatives import make_negatives, plan_negatives
+from energylm.jobs.job import Job
+from energylm.verbs.joint import writing_negatives
+from energylm.verbs.joint.negatives import MakeNegatives
+from energylm.verbs.joint.writing_negatives import plan_negatives
 
 KILLED_IN_THIRD_BLOCK = """
 import os, signal, sys
-from energylm.config.negatives import NegativesConfig
-from energylm.pipelines import negatives
+from pathlib import Path
+from energylm.jobs.job import Job
+from energylm.verbs import MakeNegatives
+from energylm.verbs.joint import writing_negatives
 
-written, original = [], negatives.write_shard
+written, original = [], writing_negatives.write_shard
 
 def killing(path, rows, **options):
     written.append(path)
@@ -36,17 +39,17 @@ def killing(path, rows, **options):
         os.kill(os.getpid(), signal.SIGKILL)
     return original(path, rows, **options)
 
-negatives.write_shard = killing
-negatives.make_negatives(NegativesConfig.model_validate_json(sys.argv[1]), output=sys.argv[2])
+writing_negatives.write_shard = killing
+MakeNegatives.model_validate_json(sys.argv[1]).run(Job(output=Path(sys.argv[2])))
 """
 
 
 @pytest.fixture
 def config(corpus_folder, model_folder):
     def make(**values):
-        defaults = {"k": 3, "length": 24, "context_lengths": (16, 20), "contexts": 37, "block_contexts": 8, "seed": 5}
-        return NegativesConfig.checked(
-            {"corpus": str(corpus_folder), "lm": str(model_folder), **defaults, **values}, origin="test"
+        defaults = {"k": 3, "length": 24, "prefix_tokens": (16, 20), "contexts": 37, "block_contexts": 8, "seed": 5}
+        return MakeNegatives.checked(
+            {"corpus": str(corpus_folder), "language_model": str(model_folder), **defaults, **values}, origin="test"
         )
 
     return make
@@ -59,18 +62,18 @@ def shards(folder):
 @pytest.mark.parametrize("documents", ["packed", "within"])
 def test_a_row_holds_k_continuations_of_its_window_with_the_models_own_log_probabilities(config, tmp_path, documents):
     """The log-probability of every stored continuation, computed by the other route: scoring context + continuation."""
-    run = make_negatives(config(documents=documents), output=tmp_path / "n")
+    run = config(documents=documents).run(Job(output=tmp_path / "n"))
     opened = Negatives.open(tmp_path / "n")
     rows = opened.rows(np.arange(len(opened)))
-    assert len(opened) == 37 and opened.k == 3 and len(run.manifest.shards) == 5
+    assert len(opened) == 37 and opened.k == 3 and len(opened.manifest.shards) == 5
     assert len(set(rows.window_B)) == 37 and set(rows.context_length_B) == {16, 20}
     assert np.array_equal(rows.window_B, opened.windows)
     assert (rows.length_BK == 24 - rows.context_length_B[:, None]).all()
-    assert run.manifest.tokens == rows.length_BK.sum() and run.tokens_per_second > 0
+    assert run.tokens == rows.length_BK.sum() and run.tokens_per_second > 0
 
     corpus = Corpus.open(config().corpus)
     windows = Windows(corpus, "train", length=24, documents=documents).gather(rows.window_B)
-    lm = LanguageModel.from_pretrained(config().lm)
+    lm = LanguageModel.from_pretrained(config().language_model)
     lm = lm.without_special_tokens() if documents == "within" else lm
     for row in range(37):
         cut = rows.context_length_B[row]
@@ -89,7 +92,7 @@ def test_the_end_of_text_token_gives_no_label_away(config, tmp_path):
     share = {}
     for documents in ("within", "packed"):
         made = config(documents=documents, contexts=200, k=20)
-        make_negatives(made, output=tmp_path / documents)
+        made.run(Job(output=tmp_path / documents))
         opened = Negatives.open(tmp_path / documents)
         rows = opened.rows(np.arange(len(opened)))
         corpus = Corpus.open(made.corpus)
@@ -102,7 +105,7 @@ def test_the_end_of_text_token_gives_no_label_away(config, tmp_path):
 
 
 def test_the_files_are_plain_parquet(config, tmp_path):
-    make_negatives(config(), output=tmp_path)
+    config().run(Job(output=tmp_path))
     table = pq.read_table(tmp_path / "block-00000.parquet")
     assert table.column_names == ["window", "context_length", "continuations", "log_prob", "proposal_log_prob"]
     assert str(table.schema.field("continuations").type) == "list<element: list<element: uint32>>"
@@ -115,7 +118,7 @@ def test_a_windows_draws_depend_on_seed_and_window_only(config, tmp_path):
     runs = {"whole": {}, "blocks": {"block_contexts": 5}, "capped": {"contexts": 20}, "fewer": {"k": 2}}
     draws = {}
     for name, values in (runs | {"seed": {"seed": 6}}).items():
-        make_negatives(config(**values), output=tmp_path / name)
+        config(**values).run(Job(output=tmp_path / name))
         opened = Negatives.open(tmp_path / name)
         rows = opened.rows(np.arange(len(opened)))
         draws[name] = {int(w): rows.tokens_BKT[i, :2].tobytes() for i, w in enumerate(rows.window_B)}
@@ -126,7 +129,7 @@ def test_a_windows_draws_depend_on_seed_and_window_only(config, tmp_path):
 
 
 def test_rows_come_in_any_order_and_through_a_small_cache(config, tmp_path, monkeypatch):
-    make_negatives(config(), output=tmp_path)
+    config().run(Job(output=tmp_path))
     everything = Negatives.open(tmp_path).rows(np.arange(37))
     monkeypatch.setattr("energylm.data.negatives.CACHE_BYTES", 1)
     opened = Negatives.open(tmp_path)
@@ -143,18 +146,18 @@ def test_rows_come_in_any_order_and_through_a_small_cache(config, tmp_path, monk
 
 def test_killed_and_resumed_gives_the_same_bytes(config, tmp_path, capsys):
     """SIGKILL in the third block, with a half-written file left behind."""
-    make_negatives(config(), output=tmp_path / "alone")
+    config().run(Job(output=tmp_path / "alone"))
     command = [sys.executable, "-c", KILLED_IN_THIRD_BLOCK, config().model_dump_json(), str(tmp_path / "killed")]
     done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, timeout=120)
     assert done.returncode == -signal.SIGKILL
     assert sorted(shards(tmp_path / "killed")) == ["block-00000.parquet", "block-00001.parquet"]
     with pytest.raises(DataError, match="unfinished"):
         Negatives.open(tmp_path / "killed")
-    plan = plan_negatives(config(), output=tmp_path / "killed")
+    plan = plan_negatives(config(), tmp_path / "killed")
     assert plan.state == "interrupted" and "after 2 of 5 blocks" in plan.describe(config(), tmp_path / "killed")
     first = (tmp_path / "killed" / "block-00000.parquet").stat().st_mtime_ns
     capsys.readouterr()
-    make_negatives(config(), output=tmp_path / "killed")
+    config().run(Job(output=tmp_path / "killed"))
     assert "going on after 2 of 5 blocks" in capsys.readouterr().err
     assert shards(tmp_path / "killed") == shards(tmp_path / "alone")
     assert (tmp_path / "killed" / "block-00000.parquet").stat().st_mtime_ns == first
@@ -165,11 +168,11 @@ def test_killed_and_resumed_gives_the_same_bytes(config, tmp_path, capsys):
 
 
 def test_a_second_run_does_nothing_damage_is_repaired_changes_are_refused(config, tmp_path, capsys):
-    first = make_negatives(config(), output=tmp_path)
+    first = config().run(Job(output=tmp_path))
     before = shards(tmp_path)
-    second = make_negatives(config(), output=tmp_path)
+    second = config().run(Job(output=tmp_path))
     assert second.was_finished and not first.was_finished and "nothing to do" in capsys.readouterr().err
-    assert plan_negatives(config(), output=tmp_path).state == "finished"
+    assert plan_negatives(config(), tmp_path).state == "finished"
 
     damaged = tmp_path / "block-00002.parquet"
     content = bytearray(damaged.read_bytes())
@@ -177,21 +180,21 @@ def test_a_second_run_does_nothing_damage_is_repaired_changes_are_refused(config
     damaged.write_bytes(content)
     with pytest.raises(DataError, match="block-00002"):
         Negatives.open(tmp_path).verify()
-    assert plan_negatives(config(), output=tmp_path).state == "damaged"
-    make_negatives(config(), output=tmp_path)
+    assert plan_negatives(config(), tmp_path).state == "damaged"
+    config().run(Job(output=tmp_path))
     assert shards(tmp_path) == before
     Negatives.open(tmp_path).verify()
 
     with pytest.raises(DataError, match=r"changed: k, seed\); choose another --output, or say --overwrite"):
-        make_negatives(config(k=2, seed=9), output=tmp_path)
+        config(k=2, seed=9).run(Job(output=tmp_path))
     assert shards(tmp_path) == before
-    make_negatives(config(k=2, seed=9, contexts=10), output=tmp_path, overwrite=True)
+    config(k=2, seed=9, contexts=10).run(Job(output=tmp_path, overwrite=True))
     assert len(Negatives.open(tmp_path)) == 10 and len(shards(tmp_path)) == 2
 
 
 def test_a_model_that_overflows_leaves_no_draft_behind(config, tmp_path, monkeypatch):
     """NaN in the logits is one line, in the first block and in a later one; what was finished before it is kept."""
-    drawn, usual = [], negatives_worker.sample_continuations
+    drawn, usual = [], writing_negatives.sample_continuations
 
     def overflowing(decoder, contexts, **options):
         drawn.append(contexts)
@@ -199,28 +202,28 @@ def test_a_model_that_overflows_leaves_no_draft_behind(config, tmp_path, monkeyp
             raise ModelError("2 of 2 rows of logits hold NaN")
         return usual(decoder, contexts, **options)
 
-    monkeypatch.setattr(negatives_worker, "sample_continuations", overflowing)
+    monkeypatch.setattr(writing_negatives, "sample_continuations", overflowing)
     good = 0
     with pytest.raises(ModelError, match="hold NaN"):
-        make_negatives(config(), output=tmp_path / "out")
+        config().run(Job(output=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
     good, drawn[:] = 3, []  # a block draws once for each of the two lengths of contexts
     with pytest.raises(ModelError, match="hold NaN"):
-        make_negatives(config(), output=tmp_path / "out")
+        config().run(Job(output=tmp_path / "out"))
     assert {"draft.json", "block-00000.parquet"} <= {path.name for path in (tmp_path / "out").iterdir()}
     good = 1 << 30
-    assert make_negatives(config(), output=tmp_path / "out").manifest.contexts == 37
+    assert config().run(Job(output=tmp_path / "out")).contexts == 37
 
 
 def test_a_missing_shard_is_noticed_on_opening(config, tmp_path):
-    make_negatives(config(), output=tmp_path)
+    config().run(Job(output=tmp_path))
     (tmp_path / "block-00001.parquet").unlink()
     with pytest.raises(DataError, match=r"block-00001\.parquet is missing; run the same"):
         Negatives.open(tmp_path)
 
 
 def test_negatives_know_their_corpus_and_their_generator(config, corpus_folder, model_folder, tmp_path):
-    make_negatives(config(), output=tmp_path)
+    config().run(Job(output=tmp_path))
     opened = Negatives.open(tmp_path)
     corpus, sha256 = Corpus.open(corpus_folder), weights_sha256(model_folder)
     assert sha256 == json.loads((model_folder / "energylm.json").read_text())["weights"]["model.safetensors"]
@@ -236,7 +239,7 @@ def test_negatives_know_their_corpus_and_their_generator(config, corpus_folder, 
 
 
 def test_truncated_negatives_carry_both_log_probabilities_and_are_spoken_of(config, tmp_path, capsys):
-    make_negatives(config(truncation={"top_k": 5}), output=tmp_path)
+    config(truncation={"top_k": 5}).run(Job(output=tmp_path))
     rows = Negatives.open(tmp_path).rows(np.arange(37))
     assert (rows.proposal_log_prob_BK > rows.log_prob_BK).all()
     assert "narrowed proposal" in capsys.readouterr().err
@@ -244,7 +247,7 @@ def test_truncated_negatives_carry_both_log_probabilities_and_are_spoken_of(conf
 
 def test_stopping_at_end_of_text(config, corpus_folder, model_folder, tmp_path):
     """The random model draws end-of-text now and then; what follows it is not drawn."""
-    make_negatives(config(stop_at_eos=True, documents="packed", k=40), output=tmp_path)
+    config(stop_at_eos=True, documents="packed", k=40).run(Job(output=tmp_path))
     rows = Negatives.open(tmp_path).rows(np.arange(37))
     end = Corpus.open(corpus_folder).end_token_id
     stopped = rows.length_BK < 24 - rows.context_length_B[:, None]
@@ -266,8 +269,8 @@ def backwards_folder(model_folder, tmp_path_factory):
 
 
 def test_a_right_to_left_model_writes_prefixes(config, backwards_folder, tmp_path):
-    settings = config(lm=str(backwards_folder), side="prefix", contexts=6)
-    make_negatives(settings, output=tmp_path / "n")
+    settings = config(language_model=str(backwards_folder), side="prefix", contexts=6)
+    settings.run(Job(output=tmp_path / "n"))
     rows = Negatives.open(tmp_path / "n").rows(np.arange(6))
     windows = Windows(Corpus.open(settings.corpus), "train", length=24, documents="within").gather(rows.window_B)
     lm = LanguageModel.from_pretrained(backwards_folder).without_special_tokens()
@@ -277,34 +280,34 @@ def test_a_right_to_left_model_writes_prefixes(config, backwards_folder, tmp_pat
         score = lm.score([text], prefix_tokens=cut)[0]
         assert score.log_prob == pytest.approx(rows.log_prob_BK[row, 0], abs=1e-4)
     with pytest.raises(ModelError, match="say --side prefix"):
-        make_negatives(config(lm=str(backwards_folder)), output=tmp_path / "x")
+        config(language_model=str(backwards_folder)).run(Job(output=tmp_path / "x"))
     with pytest.raises(ModelError, match="say --side suffix"):
-        make_negatives(config(side="prefix"), output=tmp_path / "x")
+        config(side="prefix").run(Job(output=tmp_path / "x"))
 
 
 def test_an_empty_context_is_the_start_token(config, tmp_path):
-    make_negatives(config(context_lengths=(0,), contexts=3), output=tmp_path)
+    config(prefix_tokens=(0,), contexts=3).run(Job(output=tmp_path))
     rows = Negatives.open(tmp_path).rows(np.arange(3))
-    lm = LanguageModel.from_pretrained(config().lm).without_special_tokens()
+    lm = LanguageModel.from_pretrained(config().language_model).without_special_tokens()
     score = lm.score([rows.tokens_BKT[0, 0].tolist()])[0]
     assert rows.length_BK[0, 0] == 24 and score.log_prob == pytest.approx(rows.log_prob_BK[0, 0], abs=1e-4)
 
 
 def test_what_is_refused(config, corpus_folder, tmp_path):
     with pytest.raises(ConfigError, match="shorten the context"):
-        config(context_lengths=(24,))
+        config(prefix_tokens=(24,))
     with pytest.raises(ModelError, match="holds 128 tokens, not the 130"):
-        make_negatives(config(length=130, documents="packed"), output=tmp_path / "x")
+        config(length=130, documents="packed").run(Job(output=tmp_path / "x"))
     with pytest.raises(DataError, match="is not a corpus"):
-        make_negatives(config(corpus=str(tmp_path)), output=tmp_path / "x")
+        config(corpus=str(tmp_path)).run(Job(output=tmp_path / "x"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("mine")
     with pytest.raises(DataError, match="holds no negatives"):
-        make_negatives(config(), output=tmp_path / "full", overwrite=True)
+        config().run(Job(output=tmp_path / "full", overwrite=True))
     with pytest.raises(DataError, match="holds no negatives"):
-        make_negatives(config(), output=tmp_path / "full" / "letter.txt")
+        config().run(Job(output=tmp_path / "full" / "letter.txt"))
     with folder_lock(tmp_path / "busy"), pytest.raises(BusyError):
-        make_negatives(config(), output=tmp_path / "busy")
+        config().run(Job(output=tmp_path / "busy"))
     assert not (tmp_path / "x").exists()
 
 
@@ -314,19 +317,19 @@ def test_another_tokenizer_is_refused(config, texts_folder, tmp_path):
 
     build_corpus(CorpusConfig(sources=(str(texts_folder),), vocabulary_size=310), output=tmp_path / "other")
     with pytest.raises(VocabularyMismatch, match="build the corpus with --tokenizer"):
-        plan_negatives(config(corpus=str(tmp_path / "other")), output=tmp_path / "x")
+        plan_negatives(config(corpus=str(tmp_path / "other")), tmp_path / "x")
 
 
 def test_micro_batches_are_full(config, tmp_path, monkeypatch):
     """Contexts of a block travel together: with k = 3 a prefill reads many contexts, not one."""
     sizes = []
-    original = negatives_worker.sample_continuations
+    original = writing_negatives.sample_continuations
 
     def counting(decoder, contexts, **options):
         sizes.append(len(contexts))
         return original(decoder, contexts, **options)
 
-    monkeypatch.setattr(negatives_worker, "sample_continuations", counting)
-    make_negatives(config(block_contexts=37, context_lengths=(16,)), output=tmp_path)
+    monkeypatch.setattr(writing_negatives, "sample_continuations", counting)
+    config(block_contexts=37, prefix_tokens=(16,)).run(Job(output=tmp_path))
     assert sizes == [37]
     assert torch.get_num_threads() == 1

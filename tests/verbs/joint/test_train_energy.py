@@ -15,8 +15,7 @@ from transformers import BertConfig, BertModel
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.negatives import NegativesConfig
-from energylm.config.train_energy import TrainEnergyConfig
+from energylm.config.negatives import NegativesSettings
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast, pad
@@ -25,18 +24,20 @@ from energylm.data.negatives_shards import NegativeRows, write_shard
 from energylm.data.tokenizer import train_tokenizer
 from energylm.data.windows import Windows
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError, VocabularyMismatch
-from energylm.pipelines.negatives import make_negatives
-from energylm.pipelines.train_energy import plan_energy, train_energy
-from energylm.pipelines.train_energy_data import open_data
-from energylm.pipelines.train_energy_start import encoding_for, start_energy
+from energylm.jobs.job import Job
 from energylm.training.energy_task import contrast_energies
 from energylm.training.journal import read_journal
+from energylm.verbs.joint.energy_data import open_data
+from energylm.verbs.joint.energy_start import encoding_for, start_energy
+from energylm.verbs.joint.negatives import MakeNegatives
+from energylm.verbs.joint.train_energy import TrainEnergy
 
 LENGTH, CONTEXT = 24, 12
 KILLED_AT_STEP = """
 import os, signal, sys
-from energylm.config.train_energy import TrainEnergyConfig
-from energylm.pipelines.train_energy import train_energy
+from pathlib import Path
+from energylm.jobs.job import Job
+from energylm.verbs import TrainEnergy
 from energylm.training.energy_task import EnergyTask
 
 original = EnergyTask.batch
@@ -47,7 +48,7 @@ def killing(self, step, rows):
     return original(self, step, rows)
 
 EnergyTask.batch = killing
-train_energy(TrainEnergyConfig.model_validate_json(sys.argv[1]), output=sys.argv[2])
+TrainEnergy.model_validate_json(sys.argv[1]).run(Job(output=Path(sys.argv[2])))
 """
 
 
@@ -56,16 +57,16 @@ def negatives(corpus_folder, model_folder, tmp_path_factory):
     """Continuations of all training and validation windows by a language model that has learnt nothing."""
     folder = tmp_path_factory.mktemp("negatives")
     for split, k in (("train", 4), ("valid", 3)):
-        config = NegativesConfig(
+        config = MakeNegatives(
             corpus=str(corpus_folder),
-            lm=str(model_folder),
+            language_model=str(model_folder),
             split=split,
             k=k,
             length=LENGTH,
-            context_lengths=(CONTEXT,),
+            prefix_tokens=(CONTEXT,),
             documents="packed",
         )
-        make_negatives(config, output=folder / split)
+        config.run(Job(output=folder / split))
     return folder
 
 
@@ -88,7 +89,7 @@ def config(corpus_folder, negatives):
         }
         small = {} if "init" in values else {"network": {"width": 32, "layers": 1}}
         training |= values.pop("training", {})
-        return TrainEnergyConfig.checked(defaults | small | {"training": training} | values, origin="test")
+        return TrainEnergy.checked(defaults | small | {"training": training} | values, origin="test")
 
     return make
 
@@ -120,9 +121,11 @@ def test_an_energy_learns_what_the_language_model_lacks(config, model_folder, en
         "bit that reads text": {"init": str(encoder_folder), "kind": "bit", "reads": "text"},
     }[start]
     settings = config(**values, training={"steps": 80})
-    run = train_energy(settings, output=tmp_path / "run")
+    run = settings.run(Job(output=tmp_path / "run"))
     assert run.accuracy > 0.9 and run.loss_after_calibration < 0.7 and run.scale > 0
     assert run.report.exists() and run.steps == 80 and not run.was_finished
+    said = settings.check(Job(output=tmp_path / "other"))
+    assert f"{run.parameters:,} parameters" in said and run.to_json()["parameters"] == run.parameters > 0
 
     # What is told is what the saved energy says, computed by the other route: the folder, loaded again.
     data, energy = open_data(settings), EnergyModel.from_pretrained(run.model)
@@ -147,9 +150,7 @@ def test_an_energy_learns_what_the_language_model_lacks(config, model_folder, en
 def copied(corpus_folder, tmp_path_factory):
     """A folder of "negatives" whose writer copied the real continuations."""
     folder, corpus = tmp_path_factory.mktemp("copied"), Corpus.open(corpus_folder)
-    settings = NegativesConfig(
-        corpus="c", lm="copyist", k=2, length=LENGTH, context_lengths=(CONTEXT,), documents="packed"
-    )
+    settings = NegativesSettings(k=2, length=LENGTH, prefix_tokens=(CONTEXT,), documents="packed")
     windows = Windows(corpus, "train", length=LENGTH)
     numbers, shape = np.arange(len(windows)), (len(windows), 2)
     tokens = np.repeat(windows.gather(numbers)[:, None, CONTEXT:], 2, axis=1)
@@ -178,7 +179,7 @@ def test_real_text_against_itself_stays_at_chance(corpus_folder, encoder_folder,
     tokens, lengths = encoding_for(energy, corpus)(sequences)
     assert torch.equal(tokens[0::2], tokens[1::2]) and torch.equal(lengths[0::2], lengths[1::2])
 
-    run = train_energy(settings, output=tmp_path)
+    run = settings.run(Job(output=tmp_path))
     assert run.accuracy == pytest.approx(0.5, abs=0.02)
     assert run.loss_after_calibration == pytest.approx(2 * math.log(2), abs=0.01)
 
@@ -227,30 +228,29 @@ def test_train_report_and_calibration_share_no_context(config, negatives):
 
 def test_a_run_killed_and_resumed_gives_the_same_energy(config, tmp_path, capsys):
     settings = config()
-    alone = train_energy(settings, output=tmp_path / "alone")
+    alone = settings.run(Job(output=tmp_path / "alone"))
     command = [sys.executable, "-c", KILLED_AT_STEP, settings.model_dump_json(), str(tmp_path / "killed"), "33"]
     done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, timeout=240)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    assert "would continue from step-00000020" in plan_energy(settings, output=tmp_path / "killed").state
-    killed = train_energy(settings, output=tmp_path / "killed")
+    assert "would continue from step-00000020" in settings.check(Job(output=tmp_path / "killed"))
+    killed = settings.run(Job(output=tmp_path / "killed"))
     for file in ("model.safetensors", "head.safetensors"):
         assert (alone.model / file).read_bytes() == (killed.model / file).read_bytes()
     assert (tmp_path / "alone/energies.json").read_bytes() == (tmp_path / "killed/energies.json").read_bytes()
     assert (killed.scale, killed.shift, killed.accuracy) == (alone.scale, alone.shift, alone.accuracy)
 
     capsys.readouterr()
-    again = train_energy(settings, output=tmp_path / "killed")
+    again = settings.run(Job(output=tmp_path / "killed"))
     assert again.was_finished and "nothing to do" in capsys.readouterr().err
     assert (again.scale, again.loss_after_calibration) == (killed.scale, killed.loss_after_calibration)
     with pytest.raises(CheckpointError, match="negatives_per_context"):
-        train_energy(config(negatives_per_context=2), output=tmp_path / "killed")
+        config(negatives_per_context=2).run(Job(output=tmp_path / "killed"))
 
 
 def test_validation_on_another_split_without_calibration(config, negatives, tmp_path):
-    run = train_energy(
-        config(validation=str(negatives / "valid"), calibrate=False, negatives_per_context=3, training={"steps": 20}),
-        output=tmp_path,
-    )
+    run = config(
+        validation=str(negatives / "valid"), calibrate=False, negatives_per_context=3, training={"steps": 20}
+    ).run(Job(output=tmp_path))
     assert (run.scale, run.shift) == (1.0, 0.0) and run.loss_before_calibration == run.loss_after_calibration
     assert "not calibrated" in (tmp_path / "results.md").read_text()
 
@@ -258,8 +258,8 @@ def test_validation_on_another_split_without_calibration(config, negatives, tmp_
 def test_training_stops_when_validation_does(config, tmp_path):
     """A learning rate of nearly nothing: the second validation is no better than the first."""
     validation = {"every_steps": 2, "patience_evaluations": 1, "metric": "accuracy", "larger_is_better": True}
-    run = train_energy(
-        config(training={"steps": 40, "optimizer": {"learning_rate": 1e-9}, "validation": validation}), output=tmp_path
+    run = config(training={"steps": 40, "optimizer": {"learning_rate": 1e-9}, "validation": validation}).run(
+        Job(output=tmp_path)
     )
     assert run.steps == 4 and run.best_step == 2
 
@@ -280,7 +280,7 @@ def test_what_is_refused(config, negatives, model_folder, encoder_folder, corpus
     ]
     for values, error, said in cases:
         with pytest.raises(error) as raised:
-            plan_energy(config(**values), output=tmp_path / "run")
+            config(**values).check(Job(output=tmp_path / "run"))
         assert said in str(raised.value) and "\n" not in str(raised.value)
     with pytest.raises(ConfigError, match="rankking"):
         config(objective="rankking")
@@ -299,52 +299,55 @@ def test_negatives_of_another_generator_or_corpus_are_refused(
     lm.save_pretrained(tmp_path / "other")
     hashes = [weights_sha256(model_folder), weights_sha256(tmp_path / "other")]
     with pytest.raises(DataError) as raised:
-        train_energy(config(lm=str(tmp_path / "other")), output=tmp_path / "run")
+        config(language_model=str(tmp_path / "other")).run(Job(output=tmp_path / "run"))
     assert all(sha256 in str(raised.value) for sha256 in hashes) and "make them again" in str(raised.value)
 
-    other = NegativesConfig(
-        corpus=str(corpus_folder), lm=str(tmp_path / "other"), split="valid", k=1, length=LENGTH, context_lengths=(8,)
+    other = MakeNegatives(
+        corpus=str(corpus_folder),
+        language_model=str(tmp_path / "other"),
+        split="valid",
+        k=1,
+        length=LENGTH,
+        prefix_tokens=(8,),
     )
-    make_negatives(other, output=tmp_path / "valid")
+    other.run(Job(output=tmp_path / "valid"))
     with pytest.raises(DataError, match="were written by 'unnamed'"):
-        train_energy(config(validation=str(tmp_path / "valid")), output=tmp_path / "run")
+        config(validation=str(tmp_path / "valid")).run(Job(output=tmp_path / "run"))
 
     build_corpus(CorpusConfig(sources=(str(texts_folder),), vocabulary_size=290), output=tmp_path / "corpus")
     with pytest.raises(DataError, match="give the corpus they were made from"):
-        train_energy(config(corpus=str(tmp_path / "corpus")), output=tmp_path / "run")
+        config(corpus=str(tmp_path / "corpus")).run(Job(output=tmp_path / "run"))
 
 
 def test_overlapping_windows_need_validation_of_their_own(config, corpus_folder, model_folder, tmp_path):
-    overlapping = NegativesConfig(
+    overlapping = MakeNegatives(
         corpus=str(corpus_folder),
-        lm=str(model_folder),
+        language_model=str(model_folder),
         k=1,
         length=LENGTH,
-        context_lengths=(20,),
+        prefix_tokens=(20,),
         stride=12,
         contexts=20,
     )
-    make_negatives(overlapping, output=tmp_path / "n")
+    overlapping.run(Job(output=tmp_path / "n"))
     with pytest.raises(ConfigError, match="would have been seen"):
         open_data(config(negatives=str(tmp_path / "n")))
 
 
-def test_the_plan_counts_and_writes_nothing(config, tmp_path):
+def test_a_dry_run_counts_and_writes_nothing(config, tmp_path):
     settings = config()
-    plan = plan_energy(settings, output=tmp_path / "run")
-    data = open_data(settings)
-    assert (plan.contexts, plan.validation_contexts) == (len(data.train), len(data.report))
-    assert plan.epochs == pytest.approx(60 * 8 / len(data.train))
-    said = plan.describe(settings, tmp_path / "run")
+    said, data = settings.check(Job(output=tmp_path / "run")), open_data(settings)
     assert "would train: unit energy from tiny" in said and "reads tokens, nce, 60 steps of 8 contexts" in said
+    assert f"({len(data.train):,} contexts, {60 * 8 / len(data.train):.3g} epochs)" in said
+    assert f"; {len(data.report)} for validation, {len(data.calibration)} for calibration" in said
     assert not (tmp_path / "run").exists()
 
 
 def test_presets_of_the_paper():
     """deng2020 table 4 reaches the training through --preset; energies keep their own defaults otherwise."""
     values = {"negatives": "n", "corpus": "c", "init": "bit-base"}
-    paper = TrainEnergyConfig.checked(values | {"training": {"preset": "deng2020/joint-bit-base"}}).training
+    paper = TrainEnergy.checked(values | {"training": {"preset": "deng2020/joint-bit-base"}}).training
     assert (paper.global_batch, paper.steps, paper.clip_norm, paper.optimizer.learning_rate) == (60, 90_000, 0.25, 5e-5)
     assert paper.validation.every_steps == 100
-    own = TrainEnergyConfig.checked(values | {"training": {"optimizer": {"eps": 1e-5}}}).training
+    own = TrainEnergy.checked(values | {"training": {"optimizer": {"eps": 1e-5}}}).training
     assert own.optimizer.learning_rate == 1e-4 and own.optimizer.eps == 1e-5

@@ -1,15 +1,14 @@
-"""Tables where the base repeats itself: the places follow the written rule; the energy moves the repeated token."""
+"""Tables where the base repeats itself: which ones follows the written rule; the energy moves the repeated token."""
 
 import pytest
 import torch
 
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
-from energylm.config.analysis import RepetitionsConfig
 from energylm.errors import DataError
 from energylm.models.causal import CausalLanguageModel
 from energylm.models.presets import build_network
-from energylm.pipelines.repetitions import repetition_tables
+from energylm.verbs.joint.analyses import Repetitions
 
 
 @pytest.fixture(scope="module")
@@ -48,38 +47,39 @@ def folders(corpus_folder, tmp_path_factory):
 def config(folder, corpus_folder, **values):
     span = {
         "length": 16,
-        "prefix": 6,
+        "prefix_tokens": 6,
         "contexts": 10,
         "n": 4,
         "candidates": 8,
         "keep": 6,
-        "examples": 3,
+        "repetitions": 3,
         "split": "train",
     }
-    return RepetitionsConfig(
+    return Repetitions(
         language_model=str(folder / "base"), energy=str(folder / "energy"), source=str(corpus_folder), **span | values
     )
 
 
-def test_places_are_repetitions_and_an_energy_of_zero_changes_nothing(folders, corpus_folder):
+def test_the_rule_finds_repetitions_and_an_energy_of_zero_changes_nothing(folders, corpus_folder):
     """The four words have probability e⁸ / (4 e⁸ + …): a quarter each among those kept, in both models alike."""
     folder, words = folders
-    found = repetition_tables(config(folder, corpus_folder))
-    assert len(found.found) == 3
+    result = config(folder, corpus_folder).run()
+    assert len(result.repetitions) == 3
     tokenizer = LanguageModel.from_pretrained(folder / "base").tokenizer
-    for place in found.found:
-        assert place.repeated in [tokenizer.decode([word]) for word in words]
-        assert place.repeated in place.context_end
-        assert place.base_probability == pytest.approx(0.25, abs=0.01)
-        assert place.joint_probability == pytest.approx(place.base_probability, abs=1e-6)
-        marked = [row for row in place.rows if row["repeats"]]
+    for repetition in result.repetitions:
+        assert repetition.repeated in [tokenizer.decode([word]) for word in words]
+        assert repetition.repeated in repetition.context_end
+        assert repetition.base_probability == pytest.approx(0.25, abs=0.01)
+        assert repetition.joint_probability == pytest.approx(repetition.base_probability, abs=1e-6)
+        marked = [row for row in result.rows if row["repeats"] and row["context"] == repetition.context_end]
         assert {row["model"] for row in marked} == {"base", "joint"}
-    written = found.to_json()
-    assert written["base_mean"] == pytest.approx(0.25, abs=0.01) and written["places"] == 3
+        assert {row["text"] for row in marked} == {repetition.repeated}
+    written = result.to_json()
+    assert written["base_mean"] == pytest.approx(0.25, abs=0.01) and len(written["repetitions"]) == 3
     assert written["warning"] is None  # an energy that tells nothing of its training
     assert {"context", "model", "rank", "text", "probability", "repeats"} <= set(written["rows"][0])
 
 
 def test_no_repetition_is_said(folders, corpus_folder):
     with pytest.raises(DataError, match="repeats no word of 40 letters in 10 samples"):
-        repetition_tables(config(folders[0], corpus_folder, letters=40))
+        config(folders[0], corpus_folder, letters=40).run()

@@ -1,0 +1,77 @@
+"""Text from the joint model of a language model and an energy: `energylm generate`."""
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from energylm.config.base import listed
+from energylm.config.generate import JointSampling, NextTokens
+from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.verbs.verb import Positional, Verb
+
+if TYPE_CHECKING:
+    from energylm.verbs.joint.generating import GenerateResult
+
+
+class Generate(Verb):
+    """Continue prompts: draw candidates from the language model, keep one by its energy.
+
+    Text on stdout; effective sample size, largest weight and energies on stderr.
+    """
+
+    examples = (
+        'energylm generate runs/tiny/model --energy runs/energy/model --prompt "The city council" -n 256 --top-k 10',
+        'energylm generate smollm2-135m --energy runs/bit/model --prompt "It was late" --chunks 5 --context-tokens 120',
+        'energylm generate runs/tiny/model --energy runs/energy/model --prompt "He was willing and" '
+        "--method next-token",
+    )
+    shortcuts: ClassVar = {
+        "n": "sampling.n",
+        "max_new_tokens": "sampling.max_new_tokens",
+        "top_k": "sampling.truncation.top_k",
+        "top_p": "sampling.truncation.top_p",
+        "temperature": "sampling.truncation.temperature",
+        "weights": "sampling.weights",
+        "draws": "sampling.draws",
+        "chunks": "sampling.chunks",
+        "context_tokens": "sampling.context_tokens",
+        "stop_at_eos": "sampling.stop_at_eos",
+    }
+
+    language_model: Annotated[str, Positional("LM")] = Field(
+        description="A model folder, a GGUF file, a known model or a hub name."
+    )
+    energy: str = Field(description="An energy folder (`energylm energy train`).")
+    prompt: Annotated[tuple[str, ...], BeforeValidator(listed)] = Field(
+        ("",), min_length=1, description="A text to continue; empty starts a new document."
+    )
+    method: Literal["joint", "autoregressive", "next-token"] = Field(
+        "joint",
+        description="joint: algorithm 1; autoregressive: token by token (slow); next-token: print the next token's "
+        "probabilities, joint against base.",
+    )
+    sampling: JointSampling = Field(JointSampling(), description="Candidates and choice.")
+    next_tokens: NextTokens = Field(NextTokens(), description="For the two token-by-token methods.")
+    seed: int = Field(0, ge=0, description="The same seed gives the same text.")
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        from energylm.bundles.known_models import locate
+
+        lm, energy = locate(self.language_model), locate(self.energy)
+        options, tokens = self.sampling, self.next_tokens
+        what = {
+            "joint": f"would draw {options.n:,} candidates of {options.max_new_tokens} tokens, {options.chunks} in a "
+            "row,",
+            "autoregressive": f"would draw {options.max_new_tokens} tokens one by one, {tokens.candidates} × "
+            f"{tokens.n:,} completions each,",
+            "next-token": f"would draw {tokens.n:,} completions of {tokens.candidates} next tokens",
+        }[self.method]
+        return f"{what} for each of {len(self.prompt)} prompts from {lm} and choose by {energy}"
+
+    def run(self, job: Job = DEFAULT_JOB) -> "GenerateResult":
+        from energylm.verbs.joint.generating import generate
+
+        return generate(self, job)
+
+    def shown(self, result: Any) -> str:
+        return ""  # each text was written as soon as it was there
