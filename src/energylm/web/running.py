@@ -2,10 +2,15 @@
 
 The port is taken before models are loaded or anything is said about it, so that a taken one is the user's one line and
 port 0 has a number. SIGINT and SIGTERM end it: no new requests, those under way are answered.
+
+What the models free stays with the process, because glibc keeps it for the next request; how much is left after a batch
+is a matter of luck (at times 100 MB more than at others). `give_back_free_memory` returns it while nobody asks.
 """
 
+import ctypes
 import signal
 import socket
+from functools import cache
 from typing import Any
 
 from energylm.errors import ConfigError
@@ -43,3 +48,38 @@ def run(app: Any, listening: socket.socket, *, grace_seconds: int | None = None)
         timeout_graceful_shutdown=grace_seconds,
     )
     uvicorn.Server(config).run(sockets=[listening])
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names of options in glibc's malloc.h
+# Blocks from the first on are mapped one by one, others cut from a heap, whose free end is returned beyond the second.
+# Both are the largest values that glibc itself goes to as large blocks are freed (mallopt(3)); whoever sets one of them
+# stops that, and smaller ones would let tensors that come again at every token be returned at every token.
+MMAP_BYTES, TRIM_BYTES = 32 << 20, 64 << 20
+BLOCK_BYTES = 100_000  # cut from a heap always, and large enough (2 ** 16) for `free` to look at the heap's end
+
+
+def give_back_free_memory() -> None:
+    """Return what this process has freed to the operating system; nothing happens where the C library is not glibc.
+
+    `malloc_trim` returns the free pages inside all heaps, but of their free ends (up to 64 MB) the main thread's only.
+    The calling thread's goes with the next `free` of a large block while the threshold is 0."""
+    glibc = _glibc()
+    if glibc is None:
+        return
+    glibc.malloc_trim(0)
+    glibc.mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
+    glibc.mallopt(M_TRIM_THRESHOLD, 0)
+    glibc.free(glibc.malloc(BLOCK_BYTES))
+    glibc.mallopt(M_TRIM_THRESHOLD, TRIM_BYTES)
+
+
+@cache
+def _glibc() -> Any:
+    """The C library, where it can trim."""
+    try:
+        library = ctypes.CDLL(None)
+        library.malloc_trim.argtypes, library.malloc.argtypes = [ctypes.c_size_t], [ctypes.c_size_t]
+        library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    except (AttributeError, OSError, TypeError):
+        return None
+    return library

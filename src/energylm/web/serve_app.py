@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from energylm import __version__
 from energylm.config.serve import ServeLimits
 from energylm.pipelines.serve import Services
+from energylm.web import running
 from energylm.web.page import page_router
 from energylm.web.security import (
     BodyLimit,
@@ -66,6 +67,7 @@ def create_app(
         },
         limits=limits,
         metrics=metrics,
+        on_quiet=running.give_back_free_memory,
     )
     serving = Serving(services, limits, queue, metrics, upstream)
 

@@ -8,6 +8,9 @@ without a newcomer a tenth of the time that the last batch took. A single client
 gave up, or that is out of time, leaves; if all of a batch have left, the draw loop is told and ends. One that fails
 makes the others of its batch run again, each alone.
 
+After QUIET_SECONDS without a request the worker calls `on_quiet`, once, and waits on: then the server gives back what
+it has freed (`running.give_back_free_memory`). Nothing of a batch is kept once it is answered.
+
 The models run in one thread because switching a network's attention, on which the engine rests, is global to it.
 """
 
@@ -27,6 +30,7 @@ from energylm.web.serve_metrics import ServeMetrics
 
 GAP_SECONDS, GAP_SHARE = 0.02, 0.1  # without a newcomer, after which a batch that gathers is closed: the larger one
 LOOK_SECONDS = 0.25  # between two looks whether the client is still there
+QUIET_SECONDS = 1.0  # without a request; long enough that a client who asks again and again never meets it
 NEWEST_WEIGHT = 0.2  # of the last batch, in the running mean of a request's seconds
 
 Handler = Callable[[list[Any], Callable[[], bool]], Sequence[Any]]  # payloads, is anybody waiting → answers
@@ -68,10 +72,17 @@ class Answer:
 
 
 class ModelQueue:
-    """`handlers` name the kinds of work. The worker starts with the first request."""
+    """`handlers` name the kinds of work. The worker starts with the first request; it is who calls `on_quiet`, too."""
 
-    def __init__(self, handlers: Mapping[str, Handler], *, limits: ServeLimits, metrics: ServeMetrics) -> None:
-        self._handlers, self._limits, self._metrics = handlers, limits, metrics
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        limits: ServeLimits,
+        metrics: ServeMetrics,
+        on_quiet: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._handlers, self._limits, self._metrics, self._on_quiet = handlers, limits, metrics, on_quiet
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._worker: threading.Thread | None = None
@@ -148,30 +159,40 @@ class ModelQueue:
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            begun = time.monotonic()
-            for job in batch:
-                job.queue_seconds = begun - job.arrived
-                self._metrics.queue_seconds.observe(job.queue_seconds)
-            self._metrics.batch_requests.observe(len(batch))
-            self._metrics.batch_rows.observe(sum(job.rows for job in batch))
-            self.running = len(batch)
-            self._answer(batch, begun)
-            self.running = 0
-            seconds = time.monotonic() - begun
-            self._gap_seconds = max(GAP_SECONDS, GAP_SHARE * seconds)
-            self._seconds_a_job += NEWEST_WEIGHT * (seconds / len(batch) - self._seconds_a_job)
+            self._process(batch)
+            del batch  # its answers, and the candidates behind them, must not live until the next request
+
+    def _process(self, batch: list[Job]) -> None:
+        begun = time.monotonic()
+        for job in batch:
+            job.queue_seconds = begun - job.arrived
+            self._metrics.queue_seconds.observe(job.queue_seconds)
+        self._metrics.batch_requests.observe(len(batch))
+        self._metrics.batch_rows.observe(sum(job.rows for job in batch))
+        self.running = len(batch)
+        self._answer(batch, begun)
+        self.running = 0
+        seconds = time.monotonic() - begun
+        self._gap_seconds = max(GAP_SECONDS, GAP_SHARE * seconds)
+        self._seconds_a_job += NEWEST_WEIGHT * (seconds / len(batch) - self._seconds_a_job)
 
     def _next_batch(self) -> list[Job]:
         """The next requests of one kind; none when the queue is closed and empty."""
-        with self._changed:
-            while True:
-                while not self._waiting and not self._is_closing:
-                    self._changed.wait()
+        while True:
+            if not self._has_work(within_seconds=QUIET_SECONDS):
+                self._on_quiet()  # without the lock: requests may enter meanwhile
+                self._has_work(within_seconds=None)
+            with self._changed:
                 if self._waiting and not self._is_closing:
                     self._gather()
                 batch = self._take()
                 if batch or self._is_closing:
                     return batch
+
+    def _has_work(self, *, within_seconds: float | None) -> bool:
+        """Wait for a request, or for the end, so long at most; whether it came."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._waiting) or self._is_closing, within_seconds)
 
     def _gather(self) -> None:
         """Wait for as many requests as are expected, while they keep coming."""
