@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from energylm import EnergyModel, LanguageModel, ResidualModel
-from energylm.bundles.meeting import calibration_caution, length_caution
+from energylm.bundles.meeting import calibration_caution, end_caution, length_caution
+from energylm.bundles.residual_sampling import PoolRequest
 from energylm.bundles.weights_identity import weights_sha256
+from energylm.config.generate import JointSampling
 from energylm.models.causal import CausalLanguageModel
 
 TEXTS = ["The clerk counts the boats. A sailor mends a bridge.", "Our neighbour paints an old map. Her sister sells."]
@@ -22,10 +24,10 @@ def lm(model_folder):
 def trained(energy_folder):
     """An energy with a story of its own."""
 
-    def make(*, sha256="0" * 64, length=32, **record):
+    def make(*, sha256="0" * 64, length=32, documents="within", **record):
         energy = EnergyModel.from_pretrained(energy_folder)
         source = {"generator": {"name": "the writer", "sha256": sha256}, "negatives": {"truncation": {}}}
-        source["negatives"]["length"] = length
+        source["negatives"] |= {"length": length, "documents": documents}
         energy.provenance |= {"sources": [source], **record}
         return energy
 
@@ -122,3 +124,47 @@ def test_a_detector_in_the_place_of_an_energy_is_doubted_not_stumbled_over(lm, e
     energy = EnergyModel.from_pretrained(energy_folder)
     energy.provenance |= {"loss": "binary cross-entropy of blocks", "sources": ["news", "books"]}
     assert "trained with the binary cross-entropy of blocks loss" in ResidualModel(lm, energy).caution(10)
+
+
+def test_an_energy_that_has_seen_no_end_is_doubted_where_texts_end(lm, model_folder, trained):
+    """Counted by the other route: candidates of the same random numbers that hold end-of-text, drawn by the language
+    model alone. Teeth: an energy of packed documents, a model that writes no special token and candidates that do not
+    end are not doubted, though the model could have ended them."""
+    of_packed, energy = (trained(sha256=weights_sha256(model_folder), documents=d) for d in ("packed", "within"))
+    joint, sizes = ResidualModel(lm, energy), {"n": 400, "max_new_tokens": 6, "seed": 3}
+    drawn = lm.sample(["The clerk"], **sizes).continuations
+    ended = [lm.eos_token_id in row[:length] for row, length in zip(drawn.tokens[0], drawn.lengths[0], strict=True)]
+    assert 0 < sum(ended) < 40  # of a random model, about one token in 300
+    doubt = f"windows within documents, where no text ends, and reads {sum(ended)} here that hold the end-of-text token"
+    assert doubt in joint.sample("The clerk", **sizes).warning
+    assert doubt in joint.log_partition(["The clerk"], stop_at_eos=True, **sizes).warning
+    assert doubt in joint.sample_requests([request_of(joint, "The clerk", **sizes)])[0].warning
+
+    assert "no text ends" not in (ResidualModel(lm, of_packed).sample("The clerk", **sizes).warning or "")
+    plain = ResidualModel(lm.without_special_tokens(), energy)
+    assert "no text ends" not in (plain.sample("The clerk", **sizes).warning or "")
+    assert "no text ends" not in (plain.log_partition(["The clerk"], **sizes).warning or "")
+    going_on = {"n": 400, "max_new_tokens": 1, "top_k": 1}  # the likeliest first token, 400 times
+    sample = joint.sample("The clerk", **going_on)
+    assert lm.eos_token_id not in sample.pools[0].tokens and "no text ends" not in (sample.warning or "")
+    assert (
+        end_caution(energy, 0) is None
+        and end_caution(of_packed, 5) is None
+        and "reads 5 here" in end_caution(energy, 5)
+    )
+
+
+def test_real_texts_that_end_are_counted_and_later_results_are_their_own(lm, model_folder, trained, capsys):
+    """Two of three texts end with EOS; a result that ends nowhere, asked for afterwards, is not blamed for them."""
+    joint = ResidualModel(lm, trained(sha256=weights_sha256(model_folder)))
+    ids = [lm.encode(text)[:8] for text in TEXTS]
+    texts = [[*ids[0], lm.eos_token_id], [*ids[1], lm.eos_token_id], [*ids[1], ids[1][0]]]
+    joint.log_weights(texts, prefix_tokens=5, max_new_tokens=4)
+    assert "reads 2 here that hold the end-of-text token" in capsys.readouterr().err
+    later = joint.next_token_table("The clerk", candidates=1, n=20, max_new_tokens=1)
+    assert later.base[0].token != lm.eos_token_id and "no text ends" not in (later.warning or "")
+
+
+def request_of(joint, prompt, *, seed, **sizes):
+    (context,) = joint._texts.contexts([prompt])
+    return PoolRequest(context, JointSampling(**sizes), seed)

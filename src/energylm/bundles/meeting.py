@@ -17,6 +17,7 @@ from energylm.config.sampling import Truncation
 from energylm.errors import ModelError, VocabularyMismatch
 
 CALIBRATION_CONTEXTS = 30  # with fewer, a scale is a guess
+WITHIN = "within"  # `NegativesSettings.documents`: windows that cross none, so that they hold no special token
 CALIBRATION_ERROR = 0.5  # of the scale itself: its 95 % interval then reaches 0
 
 
@@ -51,6 +52,18 @@ def length_caution(energy: contracts.Energy, tokens: int) -> str | None:
     return (
         f"the energy was trained on windows of {max(lengths):,} tokens and reads up to {tokens:,} here, where nothing "
         "is known of it; train it on longer windows, or keep context and continuation within these"
+    )
+
+
+def end_caution(energy: contracts.Energy, ended: int) -> str | None:
+    """A reason to doubt an energy that reads `ended` texts with an end-of-text token, and was trained on none."""
+    documents = {source["negatives"].get("documents") for source in _sources(energy)}
+    if not ended or documents != {WITHIN}:
+        return None
+    return (
+        f"the energy was trained on windows within documents, where no text ends, and reads {ended:,} here that hold "
+        "the end-of-text token, of which it knows nothing; train it on negatives of packed documents (--documents "
+        "packed), or let the language model write no special tokens (--plain-text, plain_text=True)"
     )
 
 

@@ -23,7 +23,7 @@ from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.joint_texts import JointTexts, longest_read
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.measured_texts import MeasuredPositions, MeasuredTexts
-from energylm.bundles.meeting import caution_about, length_caution, meet
+from energylm.bundles.meeting import caution_about, end_caution, length_caution, meet
 from energylm.bundles.next_tokens import next_token_table, sample_by_tokens
 from energylm.bundles.residual_folder import load_parts, save_parts
 from energylm.bundles.residual_measures import (
@@ -48,7 +48,8 @@ from energylm.samplers.continuations import MEMORY_BUDGET_BYTES
 class ResidualModel:
     """`ResidualModel(lm, energy)`. What is doubtful about a result stands in its `warning`, beginning with what the
     caller knows against the pair (`caution`) and what their folders do: other weights than those the energy was trained
-    against, another loss, shorter windows, a calibration on few contexts. The first warning is said aloud."""
+    against, another loss, shorter windows, texts that end, a calibration on few contexts. The first warning is said
+    aloud."""
 
     def __init__(
         self,
@@ -83,8 +84,9 @@ class ResidualModel:
     def log_weights(self, texts: Texts, *, prefix_tokens: int, max_new_tokens: int | None = None) -> Tensor:
         """(B,) the unnormalised log-probability log P_LM(x | c) − E(c, x) of each text after its prefix."""
         cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
-        lm_log_prob_B, energy_B = score_texts(self._draws, cut)
-        self._tell(self.caution(longest_read(cut, max_new_tokens=max_new_tokens)))
+        draws = self._draws.counting_afresh()
+        lm_log_prob_B, energy_B = score_texts(draws, cut)
+        self._tell(self.caution(longest_read(cut, max_new_tokens=max_new_tokens), draws.ended))
         return lm_log_prob_B - energy_B
 
     def log_partition(
@@ -98,9 +100,9 @@ class ResidualModel:
         first_context: int = 0,
     ) -> LogPartition:
         """log Z of each context from n untruncated samples. Context i has the random numbers of first_context + i."""
-        given = self._texts.contexts(contexts)
+        given, draws = self._texts.contexts(contexts), self._draws.counting_afresh()
         estimate = estimate_log_partition(
-            self._draws,
+            draws,
             given,
             n=n,
             max_new_tokens=max_new_tokens,
@@ -109,7 +111,7 @@ class ResidualModel:
             first_context=first_context,
         )
         longest = max(len(context.energy) for context in given) + max_new_tokens
-        estimate = replace(estimate, caution=self.caution(longest))
+        estimate = replace(estimate, caution=self.caution(longest, draws.ended))
         self._tell(estimate.warning)
         return estimate
 
@@ -152,10 +154,10 @@ class ResidualModel:
         confidence: float = CONFIDENCE,
     ) -> list[JointPerplexity]:
         """The same for several numbers of samples, from one pool: the way the interval closes (fig. 2, left)."""
-        texts = as_list(texts)
+        texts, draws = as_list(texts), self._draws.counting_afresh()
         cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
         measured = measure_texts(
-            self._draws,
+            draws,
             cut,
             counts=counts,
             max_new_tokens=max_new_tokens,
@@ -164,7 +166,7 @@ class ResidualModel:
         )
         results = measured.perplexities(
             convention=self.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens),
-            caution=self.caution(longest_read(cut, max_new_tokens=max_new_tokens)),
+            caution=self.caution(longest_read(cut, max_new_tokens=max_new_tokens), draws.ended),
             confidence=confidence,
         )
         self._tell(max(results, key=lambda result: result.n).warning)
@@ -195,12 +197,12 @@ class ResidualModel:
 
     def stepwise(self, texts: Texts, *, prefix_tokens: int = 120, n: int = 1000, seed: int = 0) -> PositionPerplexity:
         """Perplexity at each position of equally long texts (eq. 5), the last one also exactly."""
-        texts = as_list(texts)
+        texts, draws = as_list(texts), self._draws.counting_afresh()
         cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=None)
-        result = measure_positions(self._draws, cut, n=n, seed=seed).perplexity(
+        result = measure_positions(draws, cut, n=n, seed=seed).perplexity(
             first_position=prefix_tokens + 1,
             convention=self.convention(texts, prefix_tokens=prefix_tokens),
-            caution=self.caution(longest_read(cut, max_new_tokens=None)),
+            caution=self.caution(longest_read(cut, max_new_tokens=None), draws.ended),
         )
         self._tell(result.warning)
         return result
@@ -223,9 +225,11 @@ class ResidualModel:
         """What a score of such texts counts, in words."""
         return self._texts.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
 
-    def caution(self, tokens: int) -> str | None:
-        """What is known against the pair, before anything is measured, on texts of up to `tokens` tokens."""
-        return "; ".join(filter(None, (self._caution, length_caution(self.energy, tokens)))) or None
+    def caution(self, tokens: int, ended: int = 0) -> str | None:
+        """What is known against the pair on texts of up to `tokens` tokens, `ended` of which have an end-of-text token;
+        without the latter, what is known before anything is drawn."""
+        reasons = self._caution, length_caution(self.energy, tokens), end_caution(self.energy, ended)
+        return "; ".join(filter(None, reasons)) or None
 
     def sample(
         self,
@@ -298,12 +302,12 @@ class ResidualModel:
         seed: int = 0,
     ) -> NextTokenTable:
         """The likeliest first of `max_new_tokens` tokens, joint against base (app. A.1)."""
-        (given,) = self._texts.contexts([context])
+        (given,), draws = self._texts.contexts([context]), self._draws.counting_afresh()
         options = NextTokens.checked({"candidates": candidates, "n": n, "keep": keep}, origin="next tokens")
         table = next_token_table(
-            self._draws, self._texts, given, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
+            draws, self._texts, given, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
         )
-        table = replace(table, caution=self.caution(len(given.energy) + max_new_tokens))
+        table = replace(table, caution=self.caution(len(given.energy) + max_new_tokens, draws.ended))
         self._tell(table.warning)
         return table
 
@@ -319,12 +323,12 @@ class ResidualModel:
         seed: int = 0,
     ) -> AutoregressiveSample:
         """A continuation token by token from such tables: candidates · n completions for each token, so slow."""
-        (given,) = self._texts.contexts([context])
+        (given,), draws = self._texts.contexts([context]), self._draws.counting_afresh()
         options = NextTokens.checked({"candidates": candidates, "n": n, "keep": keep}, origin="next tokens")
         sample = sample_by_tokens(
-            self._draws, self._texts, given, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
+            draws, self._texts, given, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
         )
-        sample = replace(sample, caution=self.caution(len(given.energy) + max_new_tokens))
+        sample = replace(sample, caution=self.caution(len(given.energy) + max_new_tokens, draws.ended))
         self._tell(sample.warning)
         return sample
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.bundles.request_groups import Shape, groups
 from energylm.bundles.residual_results import JointSample, Pool
-from energylm.bundles.weighted_draws import WeightedDraws
+from energylm.bundles.weighted_draws import WeightedDraws, ended_texts
 from energylm.config.generate import JointSampling
 from energylm.errors import ConfigError
 from energylm.progress import Progress, progress
@@ -26,7 +26,7 @@ from energylm.randomness import derive_seed, row_keys, seed_tensor
 from energylm.samplers.choices import RowChoices
 from energylm.samplers.resampling import Weights, importance_log_weights, resample
 
-Caution = Callable[[int], str | None]  # what is known against the pair on texts of up to so many tokens
+Caution = Callable[[int, int], str | None]  # against texts of up to so many tokens, of which so many end
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def sample_joint(
                     written[index] += pool.candidate(pool.kept[0])
             running = [index for index in running if written[index][-1] != eos_token_id]
     return [
-        _sample(texts, context.last(options.context_tokens), tokens, drawn, caution=caution(read))
+        _sample(texts, context.last(options.context_tokens), tokens, drawn, caution=caution(read, _ended(draws, drawn)))
         for context, tokens, drawn, read in zip(contexts, written, pools, longest, strict=True)
     ]
 
@@ -104,7 +104,9 @@ def sample_requests(
         for i, pool in zip(group, _pools(draws, members, eos_token_id=draws.lm.eos_token_id, bar=bar), strict=True):
             tokens = pool.candidate(pool.kept[0])
             context = requests[i].context
-            samples[i] = _sample(texts, context, tokens, [pool], caution=caution(_longest(context, pool)))
+            samples[i] = _sample(
+                texts, context, tokens, [pool], caution=caution(_longest(context, pool), _ended(draws, [pool]))
+            )
     return [sample for sample in samples if sample is not None]
 
 
@@ -151,6 +153,11 @@ def _pools(
 def _longest(context: Context, pool: Pool) -> int:
     """Tokens of the longest text of a pool, as the energy reads it."""
     return len(context.energy) + int(pool.lengths.max())
+
+
+def _ended(draws: WeightedDraws, pools: Sequence[Pool]) -> int:
+    """Candidates with an end-of-sequence token."""
+    return sum(ended_texts(pool.tokens, pool.lengths, draws.lm.eos_token_id) for pool in pools)
 
 
 def _alike(every: Sequence[JointSampling]) -> dict[tuple[int, int, Weights], list[int]]:

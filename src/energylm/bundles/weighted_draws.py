@@ -33,6 +33,11 @@ class WeightedDraws:
         memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
     ) -> None:
         self.lm, self.energy, self._memory_budget_bytes = lm, energy, memory_budget_bytes
+        self.ended = 0  # texts with an end-of-sequence token that the energy has read
+
+    def counting_afresh(self) -> "WeightedDraws":
+        """The same, for a result of its own: what it counts is that result's."""
+        return WeightedDraws(self.lm, self.energy, memory_budget_bytes=self._memory_budget_bytes)
 
     def stream(
         self,
@@ -96,6 +101,7 @@ class WeightedDraws:
     @torch.no_grad()
     def energies(self, contexts: Sequence[Context], tokens_BNT: Tensor, lengths_BN: Tensor) -> Tensor:
         """(B, N) float64: the energies of N continuations of each context; one that is not finite is an error."""
+        self.ended += ended_texts(tokens_BNT, lengths_BN, self.lm.eos_token_id)
         read = [context.energy for context in contexts]
         # Sharing a prefix needs a prefix: where there is none, the continuations are whole sequences.
         if isinstance(self.energy, contracts.ContinuationEnergy) and all(read):
@@ -109,6 +115,14 @@ class WeightedDraws:
                 "infinite); retrain or recalibrate the energy"
             )
         return energy_BN
+
+
+def ended_texts(tokens_NT: Tensor, lengths_N: Tensor, eos_token_id: int | None) -> int:
+    """How many of the sequences hold the end-of-sequence token; any dimensions before the last."""
+    if eos_token_id is None:
+        return 0
+    positions_T = torch.arange(tokens_NT.shape[-1], device=tokens_NT.device)
+    return int(((tokens_NT == eos_token_id) & (positions_T < lengths_N[..., None])).any(-1).sum())
 
 
 def _whole_sequence_energies(

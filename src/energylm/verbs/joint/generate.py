@@ -52,6 +52,9 @@ class Generate(Verb):
     )
     sampling: JointSampling = Field(JointSampling(), description="Candidates and choice.")
     next_tokens: NextTokens = Field(NextTokens(), description="For the two token-by-token methods.")
+    plain_text: bool = Field(
+        False, description="Write no special tokens, end-of-text above all: for energies of windows within documents."
+    )
     seed: int = Field(0, ge=0, description="The same seed gives the same text.")
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
