@@ -130,18 +130,18 @@ def _rate(port: int, load: Load, *, clients: int, requests: int, candidates: int
 
 
 @dataclass
-class Memory:
+class CrowdMemory:
     """Anonymous megabytes of the server after each crowd but the first."""
 
     at_once: list[float] = field(default_factory=list)
     quiet: list[float] = field(default_factory=list)
 
 
-def _crowds(port: int, process: subprocess.Popen[str], *, crowd: int, crowds: int) -> tuple[Memory, Load]:
+def _crowds(port: int, process: subprocess.Popen[str], *, crowd: int, crowds: int) -> tuple[CrowdMemory, Load]:
     """In each crowd everybody asks once at the same time."""
     from energylm.web.serve_queue import QUIET_SECONDS
 
-    load, memory = Load(), Memory()
+    load, memory = Load(), CrowdMemory()
     for number in range(crowds):
         _all_ask(port, load, [range(client, client + 1) for client in range(crowd)], candidates=8)
         if number:
