@@ -19,7 +19,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "energylm"
 ROWS = [
-    {"config", "contracts", "randomness", "errors", "files", "progress", "records", "tables"},
+    {"config", "contracts", "randomness", "errors", "files", "progress", "records", "registry", "tables"},
     {"numerics"},
     {"objectives", "samplers", "search", "estimators", "data"},
     {"models", "energies"},

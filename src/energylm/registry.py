@@ -1,0 +1,72 @@
+"""Named parts that a verb can choose: losses, energies, samplers, scorers; of this package and of anybody's.
+
+A part is a name and where it lies ("package.module:attribute"), imported when it is asked for, so listing names is
+light. Another package adds its own by an entry point of the registry's group:
+
+    [project.entry-points."energylm.losses"]
+    squared-hinge = "my_package.losses:squared_hinge"
+
+and `energylm energy train … --objective squared-hinge` knows it. In a script, `LOSSES.add("squared-hinge", function)` does
+the same. What a part must look like is said where the registry is made.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from energylm.errors import ConfigError
+
+
+class Registry:
+    def __init__(self, what: str, *, group: str, parts: Mapping[str, str]) -> None:
+        """`what` is the word for one part in messages; `parts` are this package's own."""
+        self.what, self.group = what, group
+        self._parts: dict[str, str | Callable[..., Any]] = dict(parts)
+
+    @cached_property
+    def _installed(self) -> dict[str, str]:
+        """Of other packages; a name of ours cannot be taken."""
+        return {entry.name: entry.value for entry in entry_points(group=self.group) if entry.name not in self._parts}
+
+    def names(self) -> tuple[str, ...]:
+        return (*self._parts, *self._installed)
+
+    def add(self, name: str, part: Callable[..., Any]) -> None:
+        if name in self.names():
+            raise ConfigError(f"there is a {self.what} {name!r} already; choose another name")
+        self._parts[name] = part
+
+    def check(self, name: str) -> str:
+        """The name, if there is such a part."""
+        if name not in self.names():
+            near = difflib.get_close_matches(name, self.names(), n=1, cutoff=0.5)
+            meant = f"did you mean {near[0]!r}? " if near else ""
+            raise ConfigError(f"there is no {self.what} {name!r}; {meant}known: {', '.join(self.names())}")
+        return name
+
+    def get(self, name: str) -> Any:
+        """The part itself."""
+        self.check(name)
+        part = self._parts.get(name) or self._installed[name]
+        if not isinstance(part, str):
+            return part
+        module, _, attribute = part.partition(":")
+        try:
+            return getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"{self.what} {name!r} should lie at {part}, but: {error}") from None
+
+
+# (B,) energies of real texts and (B, K) of generated ones of the same contexts → (B,) losses; `margin` if it takes one
+LOSSES = Registry(
+    "loss",
+    group="energylm.losses",
+    parts={
+        "nce": "energylm.objectives.residual_nce:residual_nce",
+        "most-offending": "energylm.objectives.most_offending:most_offending",
+        "ranking": "energylm.objectives.ranking:ranking",
+    },
+)
