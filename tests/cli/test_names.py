@@ -53,7 +53,7 @@ def test_errors_name_what_was_typed(energylm, arguments, said):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"energylm: {said}")
-    assert "context_lengths" not in done.stderr and "the configuration" not in done.stderr
+    assert "prefix_tokens" not in done.stderr and "the configuration" not in done.stderr
 
 
 @pytest.mark.parametrize("typed", ["--prefix-tokens", "--prefix"])

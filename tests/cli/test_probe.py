@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from energylm.cli.main import main
-from energylm.config.negatives import NegativesConfig
-from energylm.pipelines.negatives import make_negatives
+from energylm.jobs.job import Job
+from energylm.verbs.joint.negatives import MakeNegatives
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def energylm(monkeypatch, capsys):
 @pytest.fixture(scope="module")
 def negatives_folder(corpus_folder, model_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("negatives") / "suffix"
-    sizes = {"k": 1, "length": 20, "context_lengths": (12,), "contexts": 5}
-    config = NegativesConfig(corpus=str(corpus_folder), lm=str(model_folder), split="valid", **sizes)
-    make_negatives(config, output=folder)
+    sizes = {"k": 1, "length": 20, "prefix_tokens": (12,), "contexts": 5}
+    config = MakeNegatives(corpus=str(corpus_folder), language_model=str(model_folder), split="valid", **sizes)
+    config.run(Job(output=folder))
     return folder
 
 

@@ -95,7 +95,7 @@ def test_real_text_stops_where_a_writer_would(made):
     assert until_end(target, 0, side="suffix").tolist() == [5, 0]
     assert until_end(target, 0, side="prefix").tolist() == [0, 9]
     assert until_end(target, 1, side="suffix") is target
-    negatives, corpus = made(stop_at_eos=True)
+    negatives, corpus = made(stop_at_eos=True, documents="packed")
     windows = Windows(corpus, "train", length=LENGTH)
     tokens = windows.gather(np.arange(len(windows)))
     ended = int(np.flatnonzero((tokens[:, 8:11] == corpus.end_token_id).any(1))[0])  # a window that ends a document

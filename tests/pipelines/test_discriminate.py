@@ -8,15 +8,15 @@ from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy
 from energylm.config.grid import DiscriminationConfig, LikelihoodConfig
-from energylm.config.negatives import NegativesConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast
 from energylm.data.tokenizer import train_tokenizer
 from energylm.errors import ConfigError, DataError, VocabularyMismatch
 from energylm.files import read_json
+from energylm.jobs.job import Job
 from energylm.pipelines.discriminate import RESULT_FILE, discriminate, fit_likelihood, text_energies
-from energylm.pipelines.negatives import make_negatives
+from energylm.verbs.joint.negatives import MakeNegatives
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,12 @@ def made(corpus_folder, model_folder, tmp_path_factory):
     def make(name, **settings):
         config = {
             "corpus": str(corpus_folder),
-            "lm": str(model_folder),
+            "language_model": str(model_folder),
             "length": 24,
-            "context_lengths": [8, 20],
+            "prefix_tokens": [8, 20],
             "k": 2,
         }
-        make_negatives(NegativesConfig.checked(config | {"documents": "within"} | settings), output=folder / name)
+        MakeNegatives.checked(config | {"documents": "within"} | settings).run(Job(output=folder / name))
         return str(folder / name)
 
     return {
@@ -85,12 +85,11 @@ def test_another_tokenizer_goes_by_text(made, corpus_folder, model_folder, tmp_p
     """An energy with a tokenizer of its own reads the decoded text, real and generated alike."""
     from transformers import GPT2Config, GPT2Model
 
-    from energylm.config.corpus import CorpusConfig
     from energylm.energies.pooled import PooledEnergy
-    from energylm.pipelines.build_corpus import build_corpus
+    from energylm.verbs import BuildCorpus
 
     settings = {"sources": [str(texts_folder)], "vocabulary_size": 280}
-    build_corpus(CorpusConfig.checked(settings), output=tmp_path / "other")
+    BuildCorpus.checked(settings).run(Job(output=tmp_path / "other"))
     tokenizer = Corpus.open(tmp_path / "other").tokenizer
     torch.manual_seed(0)
     body = GPT2Model(GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2))

@@ -9,7 +9,6 @@ from transformers import BertConfig, BertModel
 
 from energylm import EnergyModel, LanguageModel
 from energylm.bundles.energy_gradients import EnergyGradients
-from energylm.config.negatives import NegativesConfig
 from energylm.config.probe import AttackConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
@@ -18,10 +17,11 @@ from energylm.data.tokenizer import train_tokenizer
 from energylm.energies.pooled import PooledEnergy
 from energylm.errors import ConfigError, DataError
 from energylm.evaluation.probe_attack import Attacked, AttackedText, TextEdit, rank_correlation
+from energylm.jobs.job import Job
 from energylm.pipelines import probe_attack
-from energylm.pipelines.negatives import make_negatives
 from energylm.pipelines.probe_attack import plan_attack, run_attack
 from energylm.pipelines.probe_texts import load_texts
+from energylm.verbs.joint.negatives import MakeNegatives
 
 LENGTH, CONTEXT = 20, 12
 
@@ -29,11 +29,11 @@ LENGTH, CONTEXT = 20, 12
 @pytest.fixture(scope="module")
 def negatives_folder(corpus_folder, model_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("negatives") / "suffix"
-    config = NegativesConfig(
-        corpus=str(corpus_folder), lm=str(model_folder), split="valid", k=2, length=LENGTH, context_lengths=(CONTEXT,),
-        contexts=12,
+    config = MakeNegatives(
+        corpus=str(corpus_folder), language_model=str(model_folder), split="valid", k=2, length=LENGTH,
+        prefix_tokens=(CONTEXT,), contexts=12,
     )  # fmt: skip
-    make_negatives(config, output=folder)
+    config.run(Job(output=folder))
     return folder
 
 

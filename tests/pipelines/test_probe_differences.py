@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from energylm import EnergyModel
-from energylm.config.negatives import NegativesConfig
 from energylm.config.probe import DifferencesConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast
 from energylm.errors import ConfigError, DataError
 from energylm.evaluation.probe_differences import differences
-from energylm.pipelines.negatives import make_negatives
+from energylm.jobs.job import Job
 from energylm.pipelines.probe_differences import plan_differences, run_differences
+from energylm.verbs.joint.negatives import MakeNegatives
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +23,11 @@ def folders(corpus_folder, model_folder, tmp_path_factory):
     """Two folders of the same contexts: continued by 8 tokens, and by 8 or 4."""
     root = tmp_path_factory.mktemp("negatives")
     for name, lengths in (("eight", (12,)), ("mixed", (12, 16))):
-        config = NegativesConfig(
-            corpus=str(corpus_folder), lm=str(model_folder), split="valid", k=3, length=20, context_lengths=lengths,
-            contexts=14, seed=len(lengths),
+        config = MakeNegatives(
+            corpus=str(corpus_folder), language_model=str(model_folder), split="valid", k=3, length=20,
+            prefix_tokens=lengths, contexts=14, seed=len(lengths),
         )  # fmt: skip
-        make_negatives(config, output=root / name)
+        config.run(Job(output=root / name))
     return root
 
 

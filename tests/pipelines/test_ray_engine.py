@@ -20,18 +20,18 @@ from typer.testing import CliRunner
 
 from energylm.cli.main import app
 from energylm.config.engine import EngineConfig
-from energylm.config.negatives import NegativesConfig
 from energylm.config.rerank import RerankConfig
 from energylm.config.score import ScoreConfig
 from energylm.data.negatives import Negatives
 from energylm.errors import ConfigError, ModelError, WorkerLost
+from energylm.jobs import ray_cluster, ray_engine, ray_worker
 from energylm.jobs.job import Job
-from energylm.pipelines import negatives, ray_cluster, ray_engine, ray_worker
 from energylm.pipelines.detect_run import run_detector
-from energylm.pipelines.negatives import make_negatives
 from energylm.pipelines.rerank import rerank
 from energylm.pipelines.score import score
 from energylm.progress import Counter, say
+from energylm.verbs.joint import writing_negatives
+from energylm.verbs.joint.negatives import MakeNegatives
 from energylm.verbs.joint.perplexity import Perplexity
 
 pytestmark = pytest.mark.xdist_group("ray")  # one worker of pytest, so that there is one cluster
@@ -278,20 +278,20 @@ def kill_the_workers_of_a_machine(cluster) -> int:
 def test_negatives_are_the_local_engines_though_a_machine_loses_its_workers(
     ray_cluster, corpus_folder, model_folder, tmp_path, monkeypatch, capsys
 ):
-    values = {"k": 24, "length": 40, "context_lengths": (16, 20), "contexts": 48, "block_contexts": 4, "seed": 5}
-    config = NegativesConfig.checked({"corpus": str(corpus_folder), "lm": str(model_folder), **values})
-    make_negatives(config, output=tmp_path / "local")
-    make_negatives(config, output=tmp_path / "ray", engine=on_ray(workers=2))
+    values = {"k": 24, "length": 40, "prefix_tokens": (16, 20), "contexts": 48, "block_contexts": 4, "seed": 5}
+    config = MakeNegatives.checked({"corpus": str(corpus_folder), "language_model": str(model_folder), **values})
+    config.run(Job(output=tmp_path / "local"))
+    config.run(Job(output=tmp_path / "ray", engine=on_ray(workers=2)))
 
-    killed, usual = [], negatives.write_shard
+    killed, usual = [], writing_negatives.write_shard
 
     def killing(path, rows, **options):
         if not killed:
             killed.append(kill_the_workers_of_a_machine(ray_cluster))
         return usual(path, rows, **options)
 
-    monkeypatch.setattr(negatives, "write_shard", killing)
-    make_negatives(config, output=tmp_path / "killed", engine=on_ray(workers=3))
+    monkeypatch.setattr(writing_negatives, "write_shard", killing)
+    config.run(Job(output=tmp_path / "killed", engine=on_ray(workers=3)))
     assert killed[0] > 0 and "its blocks are done again" in capsys.readouterr().err
     expected = all_rows(tmp_path / "local")
     for name in ("ray", "killed"):

@@ -14,7 +14,7 @@ REAL_B = torch.tensor([-1.0, 1.0, -3.0, -3.0], dtype=torch.float64)
 NOISE_BK = torch.tensor([[2.0, -2.0], [2.0, 2.0], [2.0, 2.0], [2.0, 6.0]], dtype=torch.float64)
 
 
-def outcome(scale=0.5, shift=1.0):
+def outcome(scale=0.5, shift=1.0, error=None):
     return energy_outcome(
         REAL_B,
         NOISE_BK,
@@ -22,6 +22,7 @@ def outcome(scale=0.5, shift=1.0):
         scale=scale,
         shift=shift,
         calibration_contexts=9,
+        scale_standard_error=error,
     )
 
 
@@ -44,6 +45,9 @@ def test_it_survives_json(tmp_path):
     again = EnergyOutcome.from_json(read_json(tmp_path / "outcome.json"))
     assert again.before == outcome().before and list(again.real.counts) == list(outcome().real.counts)
     assert again.to_json() == EnergyOutcome.from_json(again.to_json()).to_json()
+    before_errors = {name: value for name, value in outcome().to_json().items() if name != "scale_standard_error"}
+    assert EnergyOutcome.from_json(before_errors).scale_standard_error is None
+    assert EnergyOutcome.from_json(outcome(error=0.07).to_json()).scale_standard_error == 0.07
 
 
 def test_the_page_says_what_was_fitted_on_what(tmp_path):
@@ -53,6 +57,11 @@ def test_the_page_says_what_was_fitted_on_what(tmp_path):
     assert "E = 0.5 · raw + 1, fitted by the loss below on 9 validation contexts that nothing else uses" in text
     assert "the other 4" in text and "1.386 for an energy that knows nothing" in text
     assert (tmp_path / "loss.png").exists() and (tmp_path / "energies-of-real-and-generated-text.png").exists()
+    (plot,) = (section for section in energy_sections(outcome(), journal, about="") if section.title == "Loss")
+    assert plot.plot.y_label == "loss (nats per context)"
+    assert "±" not in text  # nothing is made up where no error is known
+    (words, *_) = energy_sections(outcome(error=0.07), [], about="")
+    assert "that nothing else uses (scale ± 0.07, a standard error over contexts)" in words.text
     short = energy_sections(outcome(), [], about="Made up.")
     assert [section.title for section in short][-1] == "Energies of real and generated text"  # no journal, no curve
 

@@ -312,10 +312,9 @@ def test_what_is_refused(config, corpus_folder, tmp_path):
 
 
 def test_another_tokenizer_is_refused(config, texts_folder, tmp_path):
-    from energylm.config.corpus import CorpusConfig
-    from energylm.pipelines.build_corpus import build_corpus
+    from energylm.verbs import BuildCorpus
 
-    build_corpus(CorpusConfig(sources=(str(texts_folder),), vocabulary_size=310), output=tmp_path / "other")
+    BuildCorpus(sources=(str(texts_folder),), vocabulary_size=310).run(Job(output=tmp_path / "other"))
     with pytest.raises(VocabularyMismatch, match="build the corpus with --tokenizer"):
         plan_negatives(config(corpus=str(tmp_path / "other")), tmp_path / "x")
 

@@ -29,7 +29,7 @@ def zero_energy(model_folder, tmp_path_factory):
     """An energy that is 0 for every text."""
     energy = EnergyModel.from_encoder(model_folder)
     with torch.no_grad():
-        energy.netloaded.head.weight.zero_()
+        energy.network.head.weight.zero_()
     folder = tmp_path_factory.mktemp("energies") / "zero"
     energy.save_pretrained(folder)
     return folder
@@ -40,7 +40,7 @@ def some_energy(model_folder, tmp_path_factory):
     """An energy that says something: a head of size."""
     energy = EnergyModel.from_encoder(model_folder)
     with torch.no_grad():
-        energy.netloaded.head.weight.normal_(0, 2.0, generator=torch.Generator().manual_seed(0))
+        energy.network.head.weight.normal_(0, 2.0, generator=torch.Generator().manual_seed(0))
     folder = tmp_path_factory.mktemp("energies") / "some"
     energy.save_pretrained(folder)
     return folder

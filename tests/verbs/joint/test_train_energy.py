@@ -130,6 +130,9 @@ def test_an_energy_learns_what_the_language_model_lacks(config, model_folder, en
     # What is told is what the saved energy says, computed by the other route: the folder, loaded again.
     data, energy = open_data(settings), EnergyModel.from_pretrained(run.model)
     assert (energy.scale, energy.shift) == (run.scale, run.shift)
+    calibration = energy.provenance["calibration"]
+    assert (calibration["scale"], calibration["shift"]) == (run.scale, run.shift) and calibration["contexts"] > 1
+    assert 0 < calibration["scale_standard_error"] < 10 * run.scale
     contexts = np.arange(len(data.report))
     copies = np.tile(np.arange(4), (len(contexts), 1))
     tokens, lengths = encoding_for(energy, data.corpus)(data.report.sequences(contexts, copies))
@@ -290,8 +293,7 @@ def test_what_is_refused(config, negatives, model_folder, encoder_folder, corpus
 def test_negatives_of_another_generator_or_corpus_are_refused(
     config, corpus_folder, model_folder, texts_folder, negatives, tmp_path
 ):
-    from energylm.config.corpus import CorpusConfig
-    from energylm.pipelines.build_corpus import build_corpus
+    from energylm.verbs import BuildCorpus
 
     lm = LanguageModel.from_pretrained(model_folder)
     with torch.no_grad():
@@ -314,7 +316,7 @@ def test_negatives_of_another_generator_or_corpus_are_refused(
     with pytest.raises(DataError, match="were written by 'unnamed'"):
         config(validation=str(tmp_path / "valid")).run(Job(output=tmp_path / "run"))
 
-    build_corpus(CorpusConfig(sources=(str(texts_folder),), vocabulary_size=290), output=tmp_path / "corpus")
+    BuildCorpus(sources=(str(texts_folder),), vocabulary_size=290).run(Job(output=tmp_path / "corpus"))
     with pytest.raises(DataError, match="give the corpus they were made from"):
         config(corpus=str(tmp_path / "corpus")).run(Job(output=tmp_path / "run"))
 

@@ -7,15 +7,14 @@ from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.corpus import CorpusConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.windows import Windows
 from energylm.errors import ConfigError, DataError, VocabularyMismatch
 from energylm.jobs.job import Job
 from energylm.models.causal import CausalLanguageModel
-from energylm.pipelines.build_corpus import build_corpus
 from energylm.training.energy_task import EnergyTask
+from energylm.verbs import BuildCorpus
 from energylm.verbs.joint.energy_data import open_data
 from energylm.verbs.joint.energy_start import encoding_for
 from energylm.verbs.joint.negatives import MakeNegatives
@@ -45,10 +44,10 @@ def second_corpus(corpus_folder, tmp_path_factory):
     for number in range(12):
         text = f"Number {number}: a bridge mends the winter coats, an old map counts seven lamps. " * (3 + number % 4)
         (folder / "texts" / f"{number:02}.txt").write_text(text)
-    config = CorpusConfig(
+    config = BuildCorpus(
         sources=(str(folder / "texts"),), tokenizer=str(corpus_folder / "tokenizer"), valid_fraction=0.2
     )
-    build_corpus(config, output=folder / "corpus")
+    config.run(Job(output=folder / "corpus"))
     return folder / "corpus"
 
 
@@ -211,7 +210,7 @@ def test_an_energy_of_several_generators_is_doubted(config, model_folder, backwa
 
 
 def test_what_is_refused(config, made, corpus_folder, second_corpus, texts_folder, model_folder, tmp_path):
-    build_corpus(CorpusConfig(sources=(str(texts_folder),), vocabulary_size=290), output=tmp_path / "other")
+    BuildCorpus(sources=(str(texts_folder),), vocabulary_size=290).run(Job(output=tmp_path / "other"))
     valid = str(made / "suffix-valid")
     cases = [
         (["suffix-train", "suffix-train"], {}, ConfigError, "are the same negatives; name them once"),
@@ -275,10 +274,10 @@ def test_corpora_of_one_text_are_not_held_out_of_each_other(
     config, made, corpus_folder, texts_folder, model_folder, tmp_path
 ):
     """Another corpus of the same files, split otherwise: its windows hold text that the first one holds out."""
-    build = CorpusConfig(
+    build = BuildCorpus(
         sources=(str(texts_folder),), tokenizer=str(corpus_folder / "tokenizer"), valid_fraction=0.15, split_seed=1
     )
-    build_corpus(build, output=tmp_path / "again")
+    build.run(Job(output=tmp_path / "again"))
     again = MakeNegatives(
         corpus=str(tmp_path / "again"),
         language_model=str(model_folder),
