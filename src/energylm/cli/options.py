@@ -23,7 +23,6 @@ DryRun = Annotated[
 
 TYPED = {  # keys whose options have other names
     "comparisons": "--compare",
-    "context_lengths": "--prefix-tokens",
     "data.human": "--human",
     "data.machine": "--machine",
     "design.qualification.items": "--qualification",
@@ -45,7 +44,6 @@ TYPED = {  # keys whose options have other names
     "run.annealing.block": "--anneal-block",
     "run.annealing.target": "--anneal",
     "sampling.n": "-n",
-    "sampling.stop_at_eos": "--fixed-length",
     "scorers": "MODEL",
     "sets": "FILE",
     "sources": "--source",
