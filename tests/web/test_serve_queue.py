@@ -122,6 +122,32 @@ def test_one_bad_request_does_not_spoil_the_others():
     asyncio.run(scene())
 
 
+def test_whoever_has_an_answer_is_not_counted_as_running(monkeypatch):
+    """`running` at the moment of each answer: 0 for the last of a batch, whether the batch succeeds, has a bad request
+    (each then runs alone: 2, 1, 0 remain) or fails. Counted down after the answers were sent, which is the mistake that
+    this is about, they were 1, 3, 3, 3, 1."""
+    seen, finish = [], serve_queue.Job.finish
+
+    async def scene():
+        models = Models()
+        queue, _ = queue_of(models)
+
+        def noting(job, *arguments, **named):
+            seen.append(queue.running)
+            finish(job, *arguments, **named)
+
+        monkeypatch.setattr(serve_queue.Job, "finish", noting)
+        first = await start(queue, models)
+        tasks = await waiting(queue, "p", "q", "bad")
+        models.go.set()
+        await asyncio.gather(first, *tasks, return_exceptions=True)
+        await asyncio.gather(*await waiting(queue, "bug"), return_exceptions=True)
+        await queue.close()
+
+    asyncio.run(scene())
+    assert seen == [0, 2, 1, 0, 0]
+
+
 def test_out_of_time_is_504_and_frees_the_models():
     async def scene():
         models = Models()

@@ -171,7 +171,7 @@ class ModelQueue:
         self._metrics.batch_rows.observe(sum(job.rows for job in batch))
         self.running = len(batch)
         self._answer(batch, begun)
-        self.running = 0
+        self.running = 0  # of an abandoned batch, too
         seconds = time.monotonic() - begun
         self._gap_seconds = max(GAP_SECONDS, GAP_SHARE * seconds)
         self._seconds_a_job += NEWEST_WEIGHT * (seconds / len(batch) - self._seconds_a_job)
@@ -227,10 +227,12 @@ class ModelQueue:
                 for job in batch:
                     self._answer([job], begun)
                 return
+            self.running -= len(batch)
             for job in batch:
                 job.finish(error=error)
             return
         self._expected = len(batch) + self.waiting  # counted before anyone can ask again
+        self.running -= len(batch)  # likewise: whoever has an answer sees no model at work for it
         for job, answer in zip(batch, answers, strict=True):
             job.model_seconds = time.monotonic() - begun
             job.finish(answer)
