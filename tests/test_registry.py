@@ -3,12 +3,16 @@
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
+from typing import Annotated
 
 import pytest
+from pydantic import Field
 
 from energylm import registry
+from energylm.config.base import Config
 from energylm.errors import ConfigError
-from energylm.registry import LOSSES, Registry
+from energylm.registry import LOSSES, Named, Registry
+from energylm.verbs.options import options_of
 
 
 @pytest.fixture
@@ -46,3 +50,14 @@ def test_listing_losses_imports_no_torch():
 @pytest.mark.parametrize("name", LOSSES.names())
 def test_every_loss_is_there(name):
     assert callable(LOSSES.get(name))
+
+
+def test_a_field_takes_names_of_a_registry_and_the_command_line_shows_them(parts):
+    class Toy(Config):
+        part: Annotated[str, Named(parts)] = Field("root", description="Which.")
+
+    assert Toy(part="lost").part == "lost"
+    with pytest.raises(ConfigError, match="part: there is no part 'rot'; did you mean 'root'"):
+        Toy.checked({"part": "rot"})
+    (option,) = options_of(Toy)
+    assert option.choices == parts.names() and option.metavar == "root|lost"

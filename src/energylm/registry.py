@@ -6,18 +6,38 @@ light. Another package adds its own by an entry point of the registry's group:
     [project.entry-points."energylm.losses"]
     squared-hinge = "my_package.losses:squared_hinge"
 
-and `energylm energy train … --objective squared-hinge` knows it. In a script, `LOSSES.add("squared-hinge", function)` does
-the same. What a part must look like is said where the registry is made.
+and `energylm energy train … --objective squared-hinge` knows it. In a script `LOSSES.add("squared-hinge", function)`
+does the same. What a part must look like is said where the registry is made. A field of a config takes the name of a
+part as `Annotated[str, Named(LOSSES)]`.
 """
 
 import difflib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
 from energylm.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Named:
+    """Marks a field whose value is the name of a part."""
+
+    registry: "Registry"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        def checked(name: str) -> str:
+            try:
+                return self.registry.check(name)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+
+        return core_schema.no_info_after_validator_function(checked, handler(source))
 
 
 class Registry:

@@ -9,8 +9,9 @@ from torch.testing import assert_close
 from energylm.config.training import TrainingConfig
 from energylm.data.negatives_contrast import pad
 from energylm.objectives.residual_nce import residual_nce
+from energylm.registry import LOSSES
 from energylm.testing import assert_same_distribution
-from energylm.training.energy_task import OBJECTIVES, EnergyTask, chosen_negatives, contrast_energies, measures
+from energylm.training.energy_task import EnergyTask, chosen_negatives, contrast_energies, measures
 from energylm.training.engine import train
 from energylm.training.task import Share
 
@@ -147,7 +148,7 @@ def test_every_objective_reaches_training_and_validation(objective, expected):
     value = subject.validate(subject.model, Share())["loss"][0]
     assert value == pytest.approx(float(expected(held_out.real_B, held_out.noise_BK).sum()), abs=1e-5)
     assert subject.fingerprint["margin"] == (0.3 if objective == "ranking" else None)
-    others = [task(objective=name, negatives_per_context=4) for name in OBJECTIVES if name != objective]
+    others = [task(objective=name, negatives_per_context=4) for name in LOSSES.names() if name != objective]
     for other in others:  # teeth: another loss gives another number
         assert abs(float((other.loss(subject.model, batch).losses["loss"] - sums.losses["loss"]).detach())) > 1e-3
 

@@ -1,6 +1,8 @@
 """The words that say what an energy is, apart from its weights: its network, its pooling, what it reads, its loss."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from energylm.registry import LOSSES, Named
 
 # Causal or bidirectional transformers (deng2020 §4.1), one weight a token, bidirectional LSTMs (bakhtin2019 §4.3).
 EnergyKind = Literal["unit", "bit", "linear", "bilstm"]
@@ -35,8 +37,7 @@ LongTexts = Literal["refuse", "cut-left"]  # what becomes of text that is longer
 REFUSE: LongTexts = "refuse"
 CUT_LEFT: LongTexts = "cut-left"
 
-# The losses, by the names of their files in `objectives`. At the minimum of `nce` alone −E = log P_data − log P_LM.
-Objective = Literal["nce", "most-offending", "ranking"]
-NCE: Objective = "nce"
-MOST_OFFENDING: Objective = "most-offending"
-RANKING: Objective = "ranking"
+# The losses, by name (`registry.LOSSES`). At the minimum of `nce` alone −E = log P_data − log P_LM.
+Objective = Annotated[str, Named(LOSSES)]
+NCE = "nce"
+RANKING = "ranking"

@@ -1,7 +1,7 @@
 """Train an energy to tell real continuations from a language model's, on pre-generated negatives.
 
     batch of step s    contexts in an order of each epoch's own; of each the real text and M of its K negatives
-    loss               a function of (E(x+), E(x−_1 … M)) by name: `OBJECTIVES`
+    loss               a function of (E(x+), E(x−_1 … M)) by name: `registry.LOSSES`
 
 The M negatives are a uniform choice, new in every epoch: a context goes through its K negatives in a random order, M at
 a time, before it takes another order (deng2020 §4.1 samples uniformly from the pre-generated ones). Everything is a
@@ -11,6 +11,7 @@ Relations  `objectives` are the losses, `data.contrast_union` and `data.negative
            comes after.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,26 +24,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from energylm.config.energy import MOST_OFFENDING, NCE, RANKING, Objective
-from energylm.objectives.most_offending import most_offending
-from energylm.objectives.ranking import PAPER_MARGIN, precision_at_1, ranking
-from energylm.objectives.residual_nce import residual_nce
+from energylm.config.energy import NCE, Objective
+from energylm.objectives.ranking import PAPER_MARGIN, precision_at_1
 from energylm.randomness import derive_seed, epoch_order, row_keys, row_uniforms
+from energylm.registry import LOSSES
 from energylm.training.task import Batch, Share, Sums
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (B,) real and (B, M) noise energies -> (B,) losses
 
-# A new loss is a file in `objectives/` and a line here.
-OBJECTIVES: dict[Objective, Callable[..., Tensor]] = {
-    NCE: residual_nce,
-    MOST_OFFENDING: most_offending,
-    RANKING: ranking,
-}
-
 
 def loss_of(objective: Objective, *, margin: float = PAPER_MARGIN) -> Loss:
-    """The loss called `objective`; the margin is the ranking loss's alone."""
-    return partial(ranking, margin=margin) if objective == RANKING else OBJECTIVES[objective]
+    """The loss called `objective` in `registry.LOSSES`; the margin goes to those that take one."""
+    loss: Loss = LOSSES.get(objective)
+    return partial(loss, margin=margin) if takes_margin(objective) else loss
+
+
+def takes_margin(objective: Objective) -> bool:
+    return "margin" in inspect.signature(LOSSES.get(objective)).parameters
 
 
 class ContrastSource(Protocol):
@@ -100,7 +98,7 @@ class EnergyTask:
         self.valid_batch = valid_batch
         self.fingerprint = {
             "objective": objective,
-            "margin": margin if objective == RANKING else None,
+            "margin": margin if takes_margin(objective) else None,
             "negatives_per_context": negatives_per_context,
             "contexts": len(train),
             **(fingerprint or {}),

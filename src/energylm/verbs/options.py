@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from energylm.registry import Named
 from energylm.verbs.verb import Flag, Positional, Short, Verb
 
 _NAMES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
@@ -57,7 +58,8 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        return tuple(map(str, get_args(self.kind))) if get_origin(self.kind) is Literal else ()
+        named = [name for mark in self.field.metadata if isinstance(mark, Named) for name in mark.registry.names()]
+        return tuple(map(str, get_args(self.kind))) if get_origin(self.kind) is Literal else tuple(named)
 
     @property
     def metavar(self) -> str:
