@@ -3,8 +3,8 @@
     python warm_energylm.py FOLDER      puts the stub there, serves until it is killed; prints "ready" once
 
 Importing torch and transformers costs seconds, most commands of the pages far less. The stub passes its arguments,
-folder, environment and standard streams, so pipes and redirections are the shell's own. That the real program starts
-is shown by `cli/test_main.py`.
+folder, environment and standard streams, so pipes and redirections are the shell's own. Slow commands are made short
+(`shortened_steps`). That the real program starts is shown by `cli/test_main.py`.
 """
 
 import importlib
@@ -15,6 +15,8 @@ import socket
 import sys
 import traceback
 from pathlib import Path
+
+import shortened_steps
 
 STUB = """#!{python} -SE
 import json, os, socket, sys
@@ -30,7 +32,7 @@ MODULES = (
     *("accelerate", "matplotlib.backends.backend_agg", "matplotlib.figure", "pyarrow.parquet", "scipy.stats"),
     *(f"transformers.models.{name}" for name in ("auto.modeling_auto", "bert.modeling_bert", "gpt2.modeling_gpt2")),
     *(f"energylm.bundles.{name}" for name in ("detector", "reranker", "residual_model", "scorer", "seq2seq_model")),
-    *(f"energylm.pipelines.{name}" for name in ("mcmc", "perplexity", "plan", "reproduce", "score", "train_energy")),
+    *("energylm.data.corpus", "energylm.training.engine"),
 )
 
 
@@ -82,13 +84,18 @@ def run(task: dict, streams: list[int], main) -> int:
     os.chdir(task["folder"])
     os.environ.clear()
     os.environ.update(task["environment"])
-    sys.argv = ["energylm", *task["argv"]]
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
-    code = 0
+
+    def call(argv: list[str]) -> int:
+        sys.argv = ["energylm", *argv]
+        try:
+            main()
+        except SystemExit as leaving:
+            return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        return 0
+
     try:
-        main()
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        code = shortened_steps.run(task["argv"], call, workshop=Path(sys.argv[1]))
     except BaseException:
         traceback.print_exc()
         code = 1
