@@ -66,13 +66,13 @@ def texts_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def corpus_folder(texts_folder: Path) -> Path:
     """A corpus of those texts: 300 tokens of vocabulary, all three splits."""
-    from energylm.config.corpus import CorpusConfig
-    from energylm.pipelines.build_corpus import build_corpus
+    from energylm.jobs.job import Job
+    from energylm.verbs import BuildCorpus
 
-    config = CorpusConfig(
+    config = BuildCorpus(
         sources=(str(texts_folder),), vocabulary_size=300, valid_fraction=0.15, test_fraction=0.15, origin="made up"
     )
-    build_corpus(config, output=texts_folder.parent / "corpus")
+    config.run(Job(output=texts_folder.parent / "corpus"))
     return texts_folder.parent / "corpus"
 
 

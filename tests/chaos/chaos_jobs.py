@@ -5,6 +5,7 @@ the jobs before it left undisturbed (`made/corpus`, `made/lm` …), which it is 
 """
 
 import json
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,18 +42,18 @@ def write_texts(made: Path) -> Path:
 
 
 def corpus(folder: Path, made: Path) -> None:
-    from energylm.config.corpus import CorpusConfig
-    from energylm.pipelines.build_corpus import build_corpus
+    from energylm.jobs.job import Job
+    from energylm.verbs import BuildCorpus
 
-    build_corpus(CorpusConfig(sources=(str(write_texts(made)),), part_bytes=2500, **SPLITS), output=folder)
+    BuildCorpus(sources=(str(write_texts(made)),), part_bytes=2500, **SPLITS).run(Job(output=folder))
 
 
 def lm(folder: Path, made: Path) -> None:
-    from energylm.config.train_lm import TrainLMConfig
-    from energylm.pipelines.train_lm import train_lm
+    from energylm.jobs.job import Job
+    from energylm.verbs import TrainLM
 
     settings = {"corpus": str(made / "corpus"), "network": NETWORK, "window": 16, "training": training(32)}
-    train_lm(TrainLMConfig.checked(settings), output=folder)
+    TrainLM(**settings).run(Job(output=folder))
 
 
 def mlm(folder: Path, made: Path) -> None:
@@ -64,21 +65,21 @@ def mlm(folder: Path, made: Path) -> None:
 
 
 def negatives(folder: Path, made: Path) -> None:
-    from energylm.config.negatives import NegativesConfig
-    from energylm.pipelines.negatives import make_negatives
+    from energylm.jobs.job import Job
+    from energylm.verbs import MakeNegatives
 
-    settings = {"corpus": str(made / "corpus"), "lm": str(made / "lm" / "model"), "k": 2, "length": 16}
-    sizes = {"context_lengths": (8,), "contexts": 96, "block_contexts": 8}
-    make_negatives(NegativesConfig.checked(settings | sizes), output=folder)
+    paths = {"language_model": str(made / "lm" / "model"), "corpus": str(made / "corpus")}
+    sizes = {"k": 2, "length": 16, "prefix_tokens": (8,), "contexts": 96, "block_contexts": 8}
+    MakeNegatives(**paths, **sizes).run(Job(output=folder))
 
 
 def energy(folder: Path, made: Path) -> None:
-    from energylm.config.train_energy import TrainEnergyConfig
-    from energylm.pipelines.train_energy import train_energy
+    from energylm.jobs.job import Job
+    from energylm.verbs import TrainEnergy
 
     settings = {"corpus": str(made / "corpus"), "negatives": str(made / "negatives"), "init": "tiny"}
     sizes = {"network": NETWORK, "validation_fraction": 0.2, "training": training(24)}
-    train_energy(TrainEnergyConfig.checked(settings | sizes), output=folder)
+    TrainEnergy(**settings, **sizes).run(Job(output=folder))
 
 
 def perplexity(folder: Path, made: Path) -> None:
@@ -101,26 +102,28 @@ def mcmc(folder: Path, made: Path) -> None:
 
 
 def grid(folder: Path, made: Path) -> None:
-    from energylm.config.grid import GridConfig
-    from energylm.jobs.artefacts import ArtefactStore
-    from energylm.pipelines.grid import run_grid
+    import energylm.pipelines.recipe_steps  # noqa: F401  kinds of steps that are no verbs yet
+    from energylm.jobs.job import Job
+    from energylm.verbs.recipes.grid import Grid
 
     settings = {
         "corpora": {"one": {"sources": [str(write_texts(made))]}},
         "corpus": SPLITS,
         "generators": {"small": {"train": {"network": NETWORK, "window": 17, "training": training(8)}}},
         "energies": {"unit": {"init": "tiny", "settings": {"network": NETWORK, "training": training(8)}}},
-        "negatives": {"length": 16, "context_lengths": [8], "k": 2},
+        "negatives": {"length": 16, "prefix_tokens": [8], "k": 2},
         "contexts": {"train": 40, "valid": 20, "test": 24},
         "training": [{"generators": ["small"], "corpora": ["one"]}],
         "resamples": 20,
     }
-    run_grid(GridConfig.checked(settings), output=folder / "report", store=ArtefactStore(folder / "store"))
+    os.environ["ENERGYLM_HOME"] = str(folder / "home")  # of this process, which does nothing else
+    Grid.checked(settings).run(Job(output=folder / "report"))
 
 
 def reproduce(folder: Path, made: Path) -> None:
+    import energylm.pipelines.recipe_steps  # noqa: F401  kinds of steps that are no verbs yet
     from energylm.jobs.artefacts import ArtefactStore
-    from energylm.pipelines.reproduce import reproduce as run_recipe
+    from energylm.verbs.recipes.reproducing import reproduce as run_recipe
 
     file = write_recipe(made)
     run_recipe(str(file), scale="mini", output=folder / "report", store=ArtefactStore(folder / "store"))
@@ -130,19 +133,20 @@ def write_recipe(made: Path) -> Path:
     """From texts to a perplexity interval, and a claim."""
     learn, file = {"network": NETWORK, "window": 16, "training": training(8)}, made / "recipe.yaml"
     steps = {
-        "corpus": ("corpus", SPLITS),
-        "base": ("lm", {"corpus": "@corpus", **learn}),
+        "corpus": ("corpus build", SPLITS),
+        "base": ("lm train", {"corpus": "@corpus", **learn}),
         "negatives": (
             "negatives",
-            {"corpus": "@corpus", "lm": "@base", "k": 2, "length": 16, "context_lengths": [8], "contexts": 60},
+            {"corpus": "@corpus", "language_model": "@base", "k": 2, "length": 16, "prefix_tokens": [8]}
+            | {"contexts": 60},
         ),
         "unit": (
-            "energy",
+            "energy train",
             {"corpus": "@corpus", "negatives": "@negatives", "init": "@base", "training": training(8)},
         ),
         "measured": (
             "perplexity",
-            {"language_model": "@base", "energy": "@unit", "source": "@corpus", "length": 16, "prefix": 8}
+            {"language_model": "@base", "energy": "@unit", "source": "@corpus", "length": 16, "prefix_tokens": 8}
             | {"contexts": 12, "n": 40},
         ),
     }
@@ -158,9 +162,13 @@ def write_recipe(made: Path) -> Path:
             }
         },
         "report": [
-            {"title": "Perplexity", "columns": ["base", "joint"], "rows": [["=measured.base", "=measured.upper"]]}
+            {
+                "title": "Perplexity",
+                "columns": ["base", "joint"],
+                "rows": [["=measured.base.value", "=measured.joint.upper"]],
+            }
         ],
-        "claims": [{"says": "there is a number", "holds_if": "measured.base > 0"}],
+        "claims": [{"says": "there is a number", "holds_if": "measured.base.value > 0"}],
     }
     if not file.exists():
         file.write_text(json.dumps(recipe), encoding="utf-8")  # which is YAML, too

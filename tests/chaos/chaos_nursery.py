@@ -29,13 +29,13 @@ for module in (
     "transformers.models.auto.modeling_auto",
     "transformers.models.bert.modeling_bert",
     "transformers.models.gpt2.modeling_gpt2",
-    *(
-        f"energylm.pipelines.{name}"
-        for name in ("build_corpus", "train_lm", "pretrain_mlm", "negatives", "train_energy", "perplexity", "mcmc")
-    ),
+    *(f"energylm.pipelines.{name}" for name in ("pretrain_mlm", "mcmc")),
+    "energylm.verbs.corpus.building",
+    "energylm.verbs.lm.training",
+    *(f"energylm.verbs.joint.{name}" for name in ("writing_negatives", "training_energy", "measuring")),
     "energylm.pipelines.discriminate",
-    "energylm.pipelines.grid",
-    "energylm.pipelines.reproduce",
+    "energylm.verbs.recipes.grid_steps",
+    "energylm.verbs.recipes.reproducing",
 ):
     importlib.import_module(module)
 

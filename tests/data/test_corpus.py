@@ -6,14 +6,14 @@ import shutil
 import numpy as np
 import pytest
 
-from energylm.config.corpus import CorpusConfig
 from energylm.data.corpus import Corpus, TokenStream
 from energylm.data.manifest import token_dtype
 from energylm.data.tokenizer import plain_encoder
 from energylm.data.windows import Windows
 from energylm.errors import DataError
 from energylm.files import sha256_of_file
-from energylm.pipelines.build_corpus import build_corpus
+from energylm.jobs.job import Job
+from energylm.verbs import BuildCorpus
 
 LINES = [f"line {n} says " + " ".join(f"w{n * k % 17}" for k in range(n % 9 + 1)) for n in range(200)]
 
@@ -23,10 +23,10 @@ def folder(tmp_path_factory):
     """200 documents in shards of about a kilobyte of text."""
     place = tmp_path_factory.mktemp("corpus")
     (place / "lines.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    config = CorpusConfig(
+    config = BuildCorpus(
         sources=(str(place / "lines.txt"),), format="lines", vocabulary_size=300, valid_fraction=0.2, part_bytes=1000
     )
-    build_corpus(config, output=place / "built")
+    config.run(Job(output=place / "built"))
     return place / "built"
 
 

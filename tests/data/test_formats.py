@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from energylm.config.corpus import CorpusConfig
+from energylm.config.corpus import SourceSettings
 from energylm.data.formats.blimp import read_blimp
 from energylm.data.formats.conll2003 import iob1_to_iob2, read_conll2003
 from energylm.data.formats.conllu import read_conllu
@@ -129,9 +129,7 @@ def count(items):
 
 
 def documents(path, **settings):
-    return count(
-        d for source in open_sources(CorpusConfig(sources=(str(path),), **settings)) for d in source.documents()
-    )
+    return count(d for source in open_sources([str(path)], SourceSettings(**settings)) for d in source.documents())
 
 
 def test_counts_of_the_published_files(data_folder):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from energylm.config.corpus import CorpusConfig
+from energylm.config.corpus import SourceSettings
 from energylm.data.document import LEADING_CHARACTERS
 from energylm.data.readers import utf8
 from energylm.data.readers.sotu import StateOfTheUnion
@@ -16,7 +16,7 @@ from energylm.errors import DataError
 
 
 def read(*sources, **settings):
-    opened = open_sources(CorpusConfig(sources=[str(source) for source in sources], **settings))
+    opened = open_sources([str(source) for source in sources], SourceSettings(**settings))
     return [(document.name, "".join(document.pieces)) for source in opened for document in source.documents()]
 
 
@@ -107,7 +107,7 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_briefly(monkeypatch, tmp
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", dataset_info)
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    (source,) = open_sources(CorpusConfig(sources=("hf:some/set",)))
+    (source,) = open_sources(["hf:some/set"], SourceSettings())
     for use in (source.fingerprint, lambda: list(source.documents())):
         asked.clear()
         with pytest.raises(
@@ -134,7 +134,7 @@ def test_a_network_that_fails_while_rows_are_read_is_one_line(monkeypatch, tmp_p
             raise NoRoute("the line\nis dead")
 
     monkeypatch.setattr("energylm.data.readers.huggingface.HuggingFaceDataset._load", lambda source: Rows())
-    (source,) = open_sources(CorpusConfig(sources=("hf:some/set",)))
+    (source,) = open_sources(["hf:some/set"], SourceSettings())
     documents = source.documents()
     assert next(documents).pieces == ("first",)
     with pytest.raises(DataError, match=r"'some/set' cannot be opened \(the line is dead\)"):
@@ -279,7 +279,7 @@ def test_missing_and_unclear_sources_are_named(tmp_path):
 
 def test_a_hub_data_set_may_name_its_configuration():
     """So that several data sets of one corpus can have a configuration each."""
-    config = CorpusConfig(sources=("hf:some/set#raw", "hf:other/set"), dataset_config="common")
-    first, second = open_sources(config)
+    settings = SourceSettings(dataset_config="common")
+    first, second = open_sources(["hf:some/set#raw", "hf:other/set"], settings)
     assert (first.location, first.config) == ("some/set", "raw")
     assert (second.location, second.config) == ("other/set", "common")

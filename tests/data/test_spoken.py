@@ -2,10 +2,10 @@
 
 import pytest
 
-from energylm.config.corpus import CorpusConfig
 from energylm.data.sources import open_sources
 from energylm.data.spoken import as_spoken, spoken_sentences
-from energylm.pipelines.build_corpus import plan_corpus
+from energylm.verbs import BuildCorpus
+from energylm.verbs.corpus.building import plan_corpus
 
 TEXT = """Mr. Hale met Mrs. J. Orr at St. Ives.  "It's late," he said. 'Go--now!' She didn't.
 
@@ -51,8 +51,8 @@ def test_a_spoken_corpus_is_another_corpus_and_a_written_one_is_what_it_was(tmp_
     file = tmp_path / "a.txt"
     file.write_text(TEXT, encoding="utf-8")
     settings = {"sources": (str(file),)}
-    spoken, written = CorpusConfig(**settings, style="spoken"), CorpusConfig(**settings)
-    documents = [document for source in open_sources(spoken) for document in source.documents()]
+    spoken, written = BuildCorpus(**settings, style="spoken"), BuildCorpus(**settings)
+    documents = [document for source in open_sources(spoken.sources, spoken) for document in source.documents()]
     assert ["".join(document.pieces) for document in documents] == SENTENCES
     assert documents[1].name == "a.txt, sentence 2"
     plans = [plan_corpus(config, output=tmp_path / "corpus") for config in (spoken, written)]

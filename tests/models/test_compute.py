@@ -15,7 +15,7 @@ from energylm.config.pretrain import (
     masked_preset_shape,
     tower_shape,
 )
-from energylm.config.train_lm import TrainLMConfig
+from energylm.config.train_lm import LanguageModelSettings
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ConfigError
 from energylm.models.cloze_presets import build_detector, build_encoder, build_generator, build_two_tower
@@ -109,13 +109,13 @@ def test_electra_and_its_generators(preset, embedding_width):
 
 
 def test_a_causal_language_model():
-    chosen = TrainLMConfig.checked({"corpus": "none", "window": WINDOW, "network": NETWORK})
+    chosen = LanguageModelSettings(window=WINDOW, network=NETWORK)
     sizes = {"vocabulary_size": VOCABULARY, "max_length": WINDOW, "eos_token_id": 0}
     network = eager(build_network("tiny", overrides=NETWORK, **sizes))
     assert ours(chosen)["main"] == pytest.approx(counted(lambda: network(TOKENS)))
     for other in ({"preset": "conv-tiny"}, {"kind": "balm", "base": "none"}):
         with pytest.raises(ConfigError, match="counted for transformers of kind lm"):
-            training_flops_per_token(TrainLMConfig.checked({"corpus": "none", **other}), vocabulary_size=9)
+            training_flops_per_token(LanguageModelSettings(**other), vocabulary_size=9)
 
 
 def test_training_costs_three_forward_passes():

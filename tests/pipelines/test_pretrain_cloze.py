@@ -7,7 +7,6 @@ from transformers import AutoModel, AutoModelForMaskedLM, ElectraForPreTraining
 from energylm.bundles.cloze_model import ClozeModel
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.masked_language_model import MaskedLanguageModel
-from energylm.config.corpus import CorpusConfig
 from energylm.config.pretrain import (
     PretrainElectraConfig,
     PretrainElectricConfig,
@@ -16,15 +15,16 @@ from energylm.config.pretrain import (
 )
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
+from energylm.jobs.job import Job
 from energylm.models import two_tower
 from energylm.models.compute import training_flops_per_step
 from energylm.pipelines import pretrain_common
-from energylm.pipelines.build_corpus import build_corpus
 from energylm.pipelines.pretrain_common import Ground
 from energylm.pipelines.pretrain_electra import plan_electra, pretrain_electra
 from energylm.pipelines.pretrain_electric import plan_electric, pretrain_electric
 from energylm.pipelines.pretrain_mlm import plan_mlm
 from energylm.pipelines.pretrain_two_tower import plan_two_tower, pretrain_two_tower
+from energylm.verbs import BuildCorpus
 
 FAMILIES = {
     "electric": (PretrainElectricConfig, {}, plan_electric, pretrain_electric),
@@ -209,9 +209,8 @@ def test_only_masking_families_need_a_mask_token(texts_folder, corpus_folder, tm
     tokenizer = load_tokenizer(corpus_folder)
     tokenizer.mask_token = None
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    build_corpus(
-        CorpusConfig(sources=(str(texts_folder),), tokenizer=str(tmp_path / "tokenizer"), valid_fraction=0.2),
-        output=tmp_path / "corpus",
+    BuildCorpus(sources=(str(texts_folder),), tokenizer=str(tmp_path / "tokenizer"), valid_fraction=0.2).run(
+        Job(output=tmp_path / "corpus")
     )
     for action in (plan_electra, pretrain_electra):
         with pytest.raises(ModelError, match="has no mask token; build the corpus with"):

@@ -6,14 +6,14 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from energylm.bundles.energy_model import EnergyModel, bind
 from energylm.bundles.language_model import LanguageModel
-from energylm.config.corpus import CorpusConfig
 from energylm.config.pretrain import PretrainMLMConfig
 from energylm.data.corpus import Corpus
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
-from energylm.pipelines.build_corpus import build_corpus
+from energylm.jobs.job import Job
 from energylm.pipelines.pretrain_mlm import plan_mlm, pretrain_mlm
 from energylm.training.masked_lm_task import MaskedLMTask
+from energylm.verbs import BuildCorpus
 
 
 def config(corpus, **values):
@@ -116,9 +116,8 @@ def test_a_tokenizer_without_a_mask_token_is_refused(texts_folder, corpus_folder
     tokenizer = load_tokenizer(corpus_folder)
     tokenizer.mask_token = None
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    build_corpus(
-        CorpusConfig(sources=(str(texts_folder),), tokenizer=str(tmp_path / "tokenizer"), valid_fraction=0.2),
-        output=tmp_path / "corpus",
+    BuildCorpus(sources=(str(texts_folder),), tokenizer=str(tmp_path / "tokenizer"), valid_fraction=0.2).run(
+        Job(output=tmp_path / "corpus")
     )
     for action in (plan_mlm, pretrain_mlm):
         with pytest.raises(ModelError, match="has no mask token; build the corpus with"):

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import pytest
 
+from energylm.config.base import load_config
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig
 from energylm.errors import ConfigError
 from energylm.verbs.options import options_of
@@ -58,3 +59,16 @@ def test_help_shows_the_default_of_the_verb_and_the_caller_keeps_what_it_gave():
 def test_all_keys_travel_as_json():
     verb = Learn(steps=7)
     assert Learn.model_validate_json(verb.model_dump_json()) == verb
+
+
+def test_what_comes_later_wins_by_whichever_name(tmp_path):
+    """File below flags below --set, and `steps` and `training.steps` are one key."""
+    for text in ("steps: 1\n", "training: {steps: 1}\n"):
+        (tmp_path / "file.yaml").write_text(text)
+
+        def steps(*settings, **flags):
+            return load_config(Learn, tmp_path / "file.yaml", settings=settings, overrides=flags).training.steps
+
+        assert (steps(), steps(steps=2)) == (1, 2)
+        assert steps("steps=3", steps=2) == steps("training.steps=3", steps=2) == 3
+        assert steps("training.steps=4", "steps=3") == 3 and steps("steps=3", "training.steps=4") == 4

@@ -1,6 +1,6 @@
 """`energylm bench corpus`: building a corpus against a bare `encode_batch` over the same text, and its memory by size.
 
-Speed   20 MB of lines: `build_corpus` (read, hash, split, encode, write, sync) against `tokenizers.encode_batch` alone,
+Speed   20 MB of lines: `BuildCorpus` (read, hash, split, encode, write, sync) against `tokenizers.encode_batch` alone,
         fed a megabyte at a time, both with the same tokenizer, taking turns.
 Memory  Peak of a process that builds from 200 MB (tokenizer training included, all of it one document: the hardest
         case) less the peak for 20 MB.
@@ -17,23 +17,23 @@ from pathlib import Path
 
 from energylm.benchmarks.harness import (
     Bar,
+    BenchmarkResult,
     Options,
-    Result,
     interleaved,
     median,
     peak_megabytes,
     print_peak_megabytes,
 )
-from energylm.config.corpus import CorpusConfig
 from energylm.data.readers.sotu import StateOfTheUnion
 from energylm.data.tokenizer import load_tokenizer, plain_encoder
-from energylm.pipelines.build_corpus import build_corpus
+from energylm.jobs.job import Job
+from energylm.verbs import BuildCorpus
 
 _WORDS_A_LINE = 700  # about 4 kB
 _LINES_AT_ONCE = 256  # about 1 MB
 
 
-def run(options: Options) -> Result:
+def run(options: Options) -> BenchmarkResult:
     small, large = (1, 3) if options.quick else (20, 200)
     with tempfile.TemporaryDirectory(prefix="energylm-bench-") as name:
         folder = Path(name)
@@ -44,7 +44,7 @@ def run(options: Options) -> Result:
             for size, file in ((small, small_file), (large, large_file))
         }
     build, bare = median(seconds["build"]), median(seconds["encode_batch"])
-    return Result(
+    return BenchmarkResult(
         "corpus",
         bars=[
             Bar("speed of corpus build / bare encode_batch", bare / build, 0.8),
@@ -66,14 +66,14 @@ def run(options: Options) -> Result:
 
 def _speed(folder: Path, file: Path, *, repeats: int) -> dict[str, list[float]]:
     trained = folder / "trained"
-    build_corpus(CorpusConfig(sources=(str(file),), format="lines"), output=trained)
+    BuildCorpus(sources=(str(file),), format="lines").run(Job(output=trained))
     encoder = plain_encoder(load_tokenizer(trained))
     lines = file.read_text(encoding="utf-8").splitlines()
     batches = [lines[start : start + _LINES_AT_ONCE] for start in range(0, len(lines), _LINES_AT_ONCE)]
-    config = CorpusConfig(sources=(str(file),), format="lines", tokenizer=str(trained))
+    corpus = BuildCorpus(sources=(str(file),), format="lines", tokenizer=str(trained))
 
     def build() -> None:
-        build_corpus(config, output=folder / "timed")
+        corpus.run(Job(output=folder / "timed"))
         shutil.rmtree(folder / "timed")
 
     def encode_batch() -> None:
@@ -113,5 +113,5 @@ def _lines() -> Iterator[str]:
 
 if __name__ == "__main__":
     source, corpus = sys.argv[1:]
-    build_corpus(CorpusConfig(sources=(source,), valid_fraction=0, test_fraction=0), output=Path(corpus))
+    BuildCorpus(sources=(source,), valid_fraction=0, test_fraction=0).run(Job(output=Path(corpus)))
     print_peak_megabytes()

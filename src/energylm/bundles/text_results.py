@@ -5,17 +5,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from energylm.records import Record
 from energylm.samplers.continuations import Continuations
 
 
 @dataclass(frozen=True)
-class SequenceScore:
+class SequenceScore(Record):
     """One sequence: natural-log probability, and how many tokens and bytes it covers."""
 
     log_prob: float
     tokens: int
     bytes: int
     token_log_probs: tuple[float, ...]  # of the scored tokens, in natural order
+
+    computed = ("perplexity", "bits_per_byte")
 
     @property
     def perplexity(self) -> float:
@@ -25,19 +28,9 @@ class SequenceScore:
     def bits_per_byte(self) -> float | None:
         return -self.log_prob / (math.log(2) * self.bytes) if self.bytes else None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "log_prob": self.log_prob,
-            "perplexity": self.perplexity,
-            "bits_per_byte": self.bits_per_byte,
-            "tokens": self.tokens,
-            "bytes": self.bytes,
-            "token_log_probs": list(self.token_log_probs),
-        }
-
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(Record):
     """n continuations of each context, as text and as tokens with both log-probabilities; all in natural order."""
 
     contexts: list[list[int]]
@@ -57,6 +50,3 @@ class Samples:
                     "log_prob": float(drawn.log_prob[context, copy]),
                     "proposal_log_prob": float(drawn.proposal_log_prob[context, copy]),
                 }
-
-    def to_json(self) -> dict[str, Any]:
-        return {"contexts": self.contexts, "samples": list(self.rows())}

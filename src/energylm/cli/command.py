@@ -30,7 +30,9 @@ class VerbCommand(click.Command):
         parameters = _parameters(verb, self.options, self.engine_options)
         super().__init__(table.name_of(verb), params=parameters, callback=self._run)
 
-    def _run(self, **values: Any) -> None:
+    def configured(self, values: dict[str, Any]) -> tuple[Verb, Job]:
+        """The verb and what surrounds it, from what was typed."""
+        values = dict(values)
         flags = {option.name: _given(option, values.pop(option.name)) for option in self.options}
         where = {option.name: _given(option, values.pop(option.name)) for option in self.engine_options}
         flags |= {name: values.pop(name) for name in self.verb.refused}
@@ -44,6 +46,10 @@ class VerbCommand(click.Command):
             engine=load_config(EngineConfig, overrides=where, names=names),
             emit=click.echo,
         )
+        return verb, job
+
+    def _run(self, **values: Any) -> None:
+        verb, job = self.configured(values)
         if values["dry_run"]:
             click.echo(verb.check(job))
             return
@@ -59,6 +65,8 @@ class VerbCommand(click.Command):
             from energylm.files import write_json
 
             write_json(values["json_file"], result.to_json())
+        if code := verb.exit_code(result):
+            raise SystemExit(code)
 
     def collect_usage_pieces(self, context: click.Context) -> list[str]:
         """Positions that have no default are shown as required, though a --config file may give them instead."""
@@ -159,7 +167,7 @@ def _described(option: Option) -> str:
     """Help with its default, which is written in the field alone."""
     default = option.default
     repeat = " Repeatable." if option.is_many and not option.positional else ""
-    if default is None or default == () or option.is_required or (option.is_switch and not default):
+    if default in (None, "", (), ("",)) or option.is_required or (option.is_switch and not default):
         return option.help + repeat
     shown = ", ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
     return f"{option.help}{repeat} [default: {shown}]"
@@ -181,5 +189,5 @@ def _spelling(option: Option) -> str:
 
 def _set_help(verb: type[Verb]) -> str:
     """An example that this verb has: a key of a nested config where there is one."""
-    nested = next((key for key in verb.shortcuts.values()), None) or next(iter(verb.model_fields))
+    nested = next((key for key in verb.shortcuts.values()), None) or next(iter(verb.model_fields), "a.b")
     return f"Any key of the configuration, e.g. {nested}=…; repeatable."

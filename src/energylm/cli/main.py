@@ -15,13 +15,9 @@ import typer
 
 from energylm import __version__
 from energylm.cli import (
-    corpus,
     detect,
     evaluate,
     finetune,
-    lm,
-    mcmc,
-    models,
     pretrain,
     probe,
     rerank,
@@ -62,9 +58,6 @@ def _root(
     pass
 
 
-app.add_typer(corpus.app, name="corpus")
-app.add_typer(lm.app, name="lm")
-app.add_typer(models.app, name="models")
 app.add_typer(pretrain.app, name="pretrain")
 app.add_typer(detect.app, name="detect")
 app.add_typer(probe.app, name="probe")
@@ -72,7 +65,6 @@ app.command("score")(score.score)
 app.command("rerank")(rerank.rerank)
 app.add_typer(evaluate.app, name="evaluate")
 app.command("finetune")(finetune.finetune)
-app.command("mcmc")(mcmc.mcmc)
 app.add_typer(study.app, name="study")
 app.command("serve")(serve.serve)
 
@@ -104,7 +96,7 @@ def main() -> None:
 
 def _register_unconverted(arguments: list[str]) -> None:
     """TO BE DELETED WITH `pipelines.recipe_steps`: kinds of steps that are no verbs yet."""
-    if arguments[0] in ("demo", "grid", "plan", "reproduce") and not {"--help", "-h"} & set(arguments):
+    if arguments[0] in ("grid", "plan", "reproduce") and not {"--help", "-h"} & set(arguments):
         import energylm.pipelines.recipe_steps  # noqa: F401
 
 

@@ -8,7 +8,7 @@ import re
 import reprlib
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -28,6 +28,7 @@ Folders = Annotated[tuple[str, ...], BeforeValidator(listed), Field(min_length=1
 
 class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+    shortcuts: ClassVar[Mapping[str, str]] = {}  # other names for keys of nested configs: {"steps": "training.steps"}
 
     @classmethod
     def checked(
@@ -63,15 +64,18 @@ def load_config(
     values: dict[str, Any] = {}
     if file is not None:
         values = _read_yaml(Path(file))
-    for key, value in (overrides or {}).items():
+    # One key for one thing, so that whatever comes later wins, whichever of its names it has.
+    for name in [name for name in config_class.shortcuts if name in values]:
+        put(values, config_class.shortcuts[name], values.pop(name))
+    for name, value in (overrides or {}).items():
         if value is not None:
-            put(values, key, value)
+            put(values, config_class.shortcuts.get(name, name), value)
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key:
             raise ConfigError(f"--set {setting!r} is not of the form key=value, e.g. --set {_example(config_class)}")
         try:
-            put(values, key, yaml.safe_load(text))
+            put(values, config_class.shortcuts.get(key, key), yaml.safe_load(text))
         except yaml.YAMLError:
             raise ConfigError(
                 f"--set {key}: {text!r} is not a YAML value; quote it, e.g. --set '{key}=\"…\"'"

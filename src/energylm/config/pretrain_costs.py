@@ -12,15 +12,15 @@ from energylm.config.pretrain import (
     PretrainMLMConfig,
     PretrainTwoTowerConfig,
 )
-from energylm.config.train_lm import TrainLMConfig
+from energylm.config.train_lm import LanguageModelSettings
 
 Family = Literal["electric", "electra", "two-tower", "mlm", "lm"]  # as recipes name the steps that train them
-FAMILIES: dict[Family, type[PretrainConfig | TrainLMConfig]] = {
+FAMILIES: dict[Family, type[PretrainConfig | LanguageModelSettings]] = {
     "electric": PretrainElectricConfig,
     "electra": PretrainElectraConfig,
     "two-tower": PretrainTwoTowerConfig,
     "mlm": PretrainMLMConfig,
-    "lm": TrainLMConfig,
+    "lm": LanguageModelSettings,
 }
 
 

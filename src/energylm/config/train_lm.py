@@ -1,4 +1,4 @@
-"""What `energylm lm train` makes: a language model of which shape, reading which windows, trained how."""
+"""A language model that `energylm lm train` makes: of which shape, reading which windows, trained how."""
 
 from typing import Any, Literal, Self
 
@@ -9,17 +9,16 @@ from energylm.config.models import LEFT_TO_RIGHT, Direction
 from energylm.config.training import TrainingConfig
 
 
-class TrainLMConfig(Config):
-    """A language model trained on a corpus."""
+class LanguageModelSettings(Config):
+    """The network and its training: all but the corpus."""
 
-    corpus: str = Field(description="The corpus folder, made by `energylm corpus build`.")
     kind: Literal["lm", "ralm", "balm"] = Field(
         "lm",
         description="lm: one network. ralm: the product of the frozen `base` and a network of this shape (deng2020 "
         "eq. 6). balm: one network of this shape, widened to the parameters of `base` and that shape together.",
     )
     base: str | None = Field(None, description="The base model (folder or name) of a ralm or balm.")
-    preset: str = Field("tiny", description="Shape of the network: tiny, mini, small, big, huge, conv, …")
+    preset: str = Field("tiny", description="Shape of the network: tiny, mini, small, big, huge, conv, conv-tiny, …")
     network: dict[str, Any] = Field({}, description="Keys of the shape to change, e.g. network.layers=3.")
     pretrained: str | None = Field(
         None,

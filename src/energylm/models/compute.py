@@ -26,7 +26,7 @@ from energylm.config.pretrain import (
     masked_preset_shape,
     tower_shape,
 )
-from energylm.config.train_lm import TrainLMConfig
+from energylm.config.train_lm import LanguageModelSettings
 from energylm.errors import ConfigError
 
 TRAINING_FACTOR = 3
@@ -59,9 +59,11 @@ def causal_flops(shape: TransformerShape, *, length: int, vocabulary_size: int) 
     return encoder_flops(shape, length=length) + 2 * shape.width * vocabulary_size
 
 
-def training_flops_per_token(config: PretrainConfig | TrainLMConfig, *, vocabulary_size: int) -> dict[str, float]:
+def training_flops_per_token(
+    config: PretrainConfig | LanguageModelSettings, *, vocabulary_size: int
+) -> dict[str, float]:
     """Operations of one token of a training window by part: "main", and "noise" where there is a noise model."""
-    if isinstance(config, TrainLMConfig):
+    if isinstance(config, LanguageModelSettings):
         causal = preset_shape(config.preset, config.network)
         if config.kind != "lm" or not isinstance(causal, TransformerShape):
             raise ConfigError(
@@ -91,13 +93,13 @@ def training_flops_per_token(config: PretrainConfig | TrainLMConfig, *, vocabula
     return {name: TRAINING_FACTOR * forward for name, forward in parts.items()}
 
 
-def training_flops_per_step(config: PretrainConfig | TrainLMConfig, *, vocabulary_size: int) -> float:
+def training_flops_per_step(config: PretrainConfig | LanguageModelSettings, *, vocabulary_size: int) -> float:
     """Operations of one update."""
     per_token = sum(training_flops_per_token(config, vocabulary_size=vocabulary_size).values())
     return per_token * config.window * config.training.global_batch
 
 
-def equal_steps(config: PretrainConfig | TrainLMConfig, compute: float, *, vocabulary_size: int) -> int:
+def equal_steps(config: PretrainConfig | LanguageModelSettings, compute: float, *, vocabulary_size: int) -> int:
     """The updates that `compute` operations pay for, at least one."""
     return max(1, round(compute / training_flops_per_step(config, vocabulary_size=vocabulary_size)))
 

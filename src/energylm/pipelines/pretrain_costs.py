@@ -9,7 +9,7 @@ from typing import Any
 
 from energylm.config.pretrain import PretrainClozeConfig, PretrainConfig
 from energylm.config.pretrain_costs import FAMILIES, PretrainCostsConfig
-from energylm.config.train_lm import TrainLMConfig
+from energylm.config.train_lm import LanguageModelSettings
 from energylm.errors import ConfigError
 from energylm.models.compute import equal_steps, training_flops_per_step, training_flops_per_token
 
@@ -36,7 +36,9 @@ def pretrain_costs(config: PretrainCostsConfig) -> dict[str, RunCost]:
 
 def _cost(name: str, settings: dict[str, Any], costs: PretrainCostsConfig) -> RunCost:
     values = {key: value for key, value in settings.items() if key != "make"}
-    chosen = FAMILIES[settings["make"]].checked({"corpus": "none", **values}, origin=f"run {name!r}")
+    family = FAMILIES[settings["make"]]
+    no_corpus = {"corpus": "none"} if "corpus" in family.model_fields else {}
+    chosen = family.checked({**no_corpus, **values}, origin=f"run {name!r}")
     sizes = {"vocabulary_size": costs.vocabulary_size}
     parts = training_flops_per_token(chosen, **sizes)
     compute = costs.compute or (chosen.compute if isinstance(chosen, PretrainClozeConfig) else None)
@@ -51,7 +53,7 @@ def _cost(name: str, settings: dict[str, Any], costs: PretrainCostsConfig) -> Ru
     )
 
 
-def _own_steps(name: str, chosen: PretrainConfig | TrainLMConfig) -> int:
+def _own_steps(name: str, chosen: PretrainConfig | LanguageModelSettings) -> int:
     if chosen.training.steps is None:
         raise ConfigError(f"run {name!r} trains until validation stops improving; give steps or compute")
     return chosen.training.steps

@@ -24,11 +24,11 @@ from energylm.bundles.scorer_text import TextScore
 from energylm.bundles.weights_identity import model_identity
 from energylm.config.engine import HERE, EngineConfig
 from energylm.config.score import ScoreConfig, ScorerConfig
+from energylm.data.text_files import existing, numbered_texts
 from energylm.errors import DataError
 from energylm.files import folder_lock
 from energylm.jobs.engine import open_engine
 from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
-from energylm.pipelines.score_lm import existing, numbered_texts
 from energylm.progress import Progress, progress
 
 TEXTS_AT_ONCE = 256  # sorted by length and scored together; results appear while the rest is still being read

@@ -6,7 +6,7 @@ The order of windows is a new computed shuffle in every epoch, a pure function o
 once, and any cut of a batch into micro-batches or processes sees the same windows. A right-to-left model reads the same
 windows reversed.
 
-Relations  `objectives.cross_entropy` is the loss; `pipelines.train_lm` builds corpus, network and task for users.
+Relations  `objectives.cross_entropy` is the loss; `verbs.lm.training` builds corpus, network and task for users.
 """
 
 import inspect

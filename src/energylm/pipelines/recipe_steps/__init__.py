@@ -1,12 +1,15 @@
-"""What a recipe can make, by the name that recipes use; a new kind of step is a line in one of these files."""
+"""Kinds of steps that are no verbs yet, by the name that recipes use. TO BE DELETED WHEN EMPTY.
 
+Importing it registers them with the engine of recipes (`verbs.recipes.step_kind.UNCONVERTED`).
+"""
+
+from dataclasses import replace
+
+from energylm.pipelines.plan_steps import COUNTS
 from energylm.pipelines.recipe_steps import (
-    chains,
     cloze,
-    corpus,
     detect,
     discrimination,
-    exact_study,
     finetune,
     probe,
     residual,
@@ -14,19 +17,16 @@ from energylm.pipelines.recipe_steps import (
     study,
 )
 from energylm.pipelines.recipe_steps.kind import StepKind
-from energylm.verbs.table import STEPS_ONLY, VERBS, verb_class
+from energylm.verbs.recipes.step_kind import UNCONVERTED
 
 STEP_KINDS: dict[str, StepKind] = {
-    **chains.STEPS,
     **cloze.STEPS,
-    **corpus.STEPS,
     **detect.STEPS,
     **finetune.STEPS,
     **residual.STEPS,
     **discrimination.STEPS,
-    **exact_study.STEPS,
     **probe.STEPS,
     **scoring.STEPS,
     **study.STEPS,
-    **{name: StepKind.of_verb(verb_class(name)) for name in (VERBS | STEPS_ONLY)},
 }
+UNCONVERTED.update({name: replace(kind, count=COUNTS.get(name)) for name, kind in STEP_KINDS.items()})

@@ -1,23 +1,9 @@
-"""Language models and masked models as steps."""
+"""Masked models as steps."""
 
 from pathlib import Path
 
 from energylm.config.pretrain import PretrainMLMConfig
-from energylm.config.train_lm import TrainLMConfig
 from energylm.pipelines.recipe_steps.kind import Result, StepKind, Values
-
-
-def _train_lm(values: Values, folder: Path) -> Result:
-    from energylm.pipelines.train_lm import plan_lm, train_lm
-
-    config = TrainLMConfig.checked(values)
-    run = train_lm(config, output=folder)
-    return {
-        "parameters": plan_lm(config, output=folder).parameters,
-        "perplexity": run.best_perplexity.value if run.best_perplexity else None,
-        "steps": run.steps,
-        "tokens_per_second": run.tokens_per_second,
-    }
 
 
 def _pretrain_mlm(values: Values, folder: Path) -> Result:
@@ -35,6 +21,5 @@ def _pretrain_mlm(values: Values, folder: Path) -> Result:
 
 
 STEPS = {
-    "lm train": StepKind(TrainLMConfig, _train_lm, product="model"),
     "pretrain mlm": StepKind(PretrainMLMConfig, _pretrain_mlm, product="model"),
 }

@@ -7,8 +7,9 @@ the verb's own JSON.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from energylm.bundles.known_models import KNOWN_MODELS
 from energylm.bundles.weights_identity import weights_sha256
@@ -18,9 +19,62 @@ from energylm.data.manifest import read_manifest
 from energylm.errors import DataError
 from energylm.files import sha256_of_file
 from energylm.jobs.job import Job
+from energylm.verbs.table import STEPS_ONLY, VERBS, verb_class
 from energylm.verbs.verb import Verb
 
+if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
+
 DATA = "data:"
+
+
+class StepKind(Protocol):
+    """What the engine of recipes asks of a kind of step."""
+
+    @property
+    def product(self) -> str:
+        """What "@step" means, inside the step's folder."""
+
+    def identity(self, values: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
+        """What the key of the step is a hash of. Options that cannot be are refused."""
+
+    def make(self, values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """Fill `folder`, or go on with it; the result's JSON."""
+
+    def cost(self, values: Mapping[str, Any], around: "Surroundings") -> "Counted | None":
+        """The work of it; None where it is not counted."""
+
+
+@dataclass(frozen=True)
+class VerbStep:
+    verb: type[Verb]
+
+    @property
+    def product(self) -> str:
+        return self.verb.product
+
+    def identity(self, values: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
+        return identity(self.verb, values, origin=origin)
+
+    def make(self, values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        return make(self.verb, values, folder)
+
+    def cost(self, values: Mapping[str, Any], around: "Surroundings") -> "Counted | None":
+        return self.verb.checked(located(values)).cost(around)
+
+
+# TO BE DELETED WHEN EMPTY: kinds of steps that are no verbs yet. `pipelines.recipe_steps` fills it.
+UNCONVERTED: dict[str, StepKind] = {}
+
+
+def step_kind(name: str) -> StepKind:
+    """The kind of step that a name of the table of verbs stands for; a `KeyError` where there is none."""
+    return UNCONVERTED[name] if name in UNCONVERTED else VerbStep(verb_class(name))
+
+
+def step_kinds() -> list[str]:
+    """Every name that `make` of a step may have."""
+    return sorted({*VERBS, *STEPS_ONLY, *UNCONVERTED})
 
 
 def located(values: Any) -> Any:
@@ -31,7 +85,8 @@ def located(values: Any) -> Any:
 def identity(verb: type[Verb], values: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
     """What the key of the step is a hash of."""
     settings = verb.checked(values, origin=origin).model_dump(mode="json", exclude=set(verb.apart_from))
-    return {"version": verb.version, **verb.step_content(_mapped(settings, _pinned))}
+    content = verb.checked(located(values), origin=origin).step_content()
+    return {"version": verb.version, **(_mapped(settings, _pinned) if content is None else content)}
 
 
 def make(verb: type[Verb], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -69,8 +69,8 @@ BAD = {
         ["--set", "vocabulary=9"],
         "unknown key 'vocabulary'; did you mean 'vocabulary_size'?",
     ),
-    "unknown format": ("a.txt", b"x", ["--format", "html"], "format: Input should be 'auto', 'text'"),
-    "too small": ("a.txt", b"x", ["--vocabulary-size", "9"], "vocabulary_size: Input should be greater"),
+    "unknown format": ("a.txt", b"x", ["--format", "html"], "--format: Input should be 'auto', 'text'"),
+    "too small": ("a.txt", b"x", ["--vocabulary-size", "9"], "--vocabulary-size: Input should be greater"),
     "no tokenizer": (
         "a.txt",
         b"x",

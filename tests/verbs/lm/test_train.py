@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from energylm.bundles.language_model import LanguageModel
-from energylm.config.corpus import CorpusConfig
-from energylm.config.train_lm import TrainLMConfig
 from energylm.data.corpus import Corpus
 from energylm.data.windows import Windows
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError, VocabularyMismatch
-from energylm.pipelines.build_corpus import build_corpus
-from energylm.pipelines.train_lm import plan_lm, train_lm
+from energylm.jobs.job import Job
 from energylm.training.journal import read_journal
+from energylm.verbs import BuildCorpus, TrainLM
+from energylm.verbs.lm.training import plan_lm
 
 WORDS = "north south east west river hill stone bridge".split()
 
@@ -26,7 +25,7 @@ def corpora(tmp_path_factory):
     (folder / "lines.txt").write_text("\n".join(f"{number} {line}" for number, line in enumerate(lines)))
     for name, size in (("one", 300), ("two", 320)):
         values = {"sources": [str(folder / "lines.txt")], "format": "lines", "vocabulary_size": size}
-        build_corpus(CorpusConfig.checked(values | {"valid_fraction": 0.2}), output=folder / name)
+        BuildCorpus(**values, valid_fraction=0.2).run(Job(output=folder / name))
     return folder
 
 
@@ -41,16 +40,14 @@ def config(corpus, **values):
     }
     changed = values.pop("training", {})
     network = {} if "pretrained" in values else {"network": {"width": 32, "layers": 1}}
-    return TrainLMConfig.checked(
-        {"corpus": str(corpus), "window": 24, "training": training | changed, **network, **values}
-    )
+    return TrainLM.checked({"corpus": str(corpus), "window": 24, "training": training | changed, **network, **values})
 
 
 @pytest.mark.parametrize("preset", ["tiny", "conv-tiny"])
 @pytest.mark.parametrize("direction", ["left-to-right", "right-to-left"])
 def test_a_corpus_becomes_a_model_folder(corpora, tmp_path, preset, direction):
     """The perplexity that is told is that of the saved model, recomputed by the other route: LanguageModel.score."""
-    run = train_lm(config(corpora / "one", preset=preset, direction=direction), output=tmp_path)
+    run = config(corpora / "one", preset=preset, direction=direction).run(Job(output=tmp_path))
     assert run.model == tmp_path / "model" and run.steps == 30 and run.tokens == 30 * 4 * 24
     records = read_journal(run.journal)
     assert records[-1]["step"] == 30 and records[0]["loss"] > run.final_perplexity.nats_per_token
@@ -85,59 +82,59 @@ def test_a_second_run_does_nothing_and_an_interrupted_one_continues(corpora, tmp
 
     monkeypatch.setattr(LanguageModelTask, "batch", interrupted_batch)
     with pytest.raises(KeyboardInterrupt):
-        train_lm(settings, output=tmp_path)
-    assert "would continue from step-00000010" in plan_lm(settings, output=tmp_path).state
+        settings.run(Job(output=tmp_path))
+    assert "would continue from step-00000010" in plan_lm(settings, tmp_path).state
     assert not (tmp_path / "model").exists()
     monkeypatch.undo()
-    first = train_lm(settings, output=tmp_path)
+    first = settings.run(Job(output=tmp_path))
     assert "continuing from" in capsys.readouterr().err and not first.was_finished
     modified = (first.model / "model.safetensors").stat().st_mtime_ns
-    second = train_lm(settings, output=tmp_path)
+    second = settings.run(Job(output=tmp_path))
     assert second.was_finished and second.best_perplexity == first.best_perplexity
     assert (first.model / "model.safetensors").stat().st_mtime_ns == modified
     assert capsys.readouterr().err == f"{tmp_path} holds this run, finished at step 30: nothing to do\n"
-    assert "is finished" in plan_lm(settings, output=tmp_path).state
+    assert "is finished" in plan_lm(settings, tmp_path).state
     with pytest.raises(CheckpointError, match=r"task\.window \(was 24, now 20\)"):
-        train_lm(settings.model_copy(update={"window": 20}), output=tmp_path)
+        settings.model_copy(update={"window": 20}).run(Job(output=tmp_path))
 
 
 def test_the_seed_decides_and_nothing_else(corpora, tmp_path):
     runs = {}
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         torch.rand(3)
-        run = train_lm(config(corpora / "one", training={"steps": 3, "seed": seed}), output=tmp_path / name)
+        run = config(corpora / "one", training={"steps": 3, "seed": seed}).run(Job(output=tmp_path / name))
         runs[name] = (run.model / "model.safetensors").read_bytes()
     assert runs["a"] == runs["b"] != runs["c"]
 
 
 def test_training_goes_on_from_a_pretrained_model(corpora, tmp_path):
-    first = train_lm(config(corpora / "one"), output=tmp_path / "first")
+    first = config(corpora / "one").run(Job(output=tmp_path / "first"))
     settings = config(corpora / "one", pretrained=str(first.model), training={"steps": 2, "seed": 5})
-    assert plan_lm(settings, output=tmp_path / "second").parameters > 0
-    second = train_lm(settings, output=tmp_path / "second")
+    assert plan_lm(settings, tmp_path / "second").parameters > 0
+    second = settings.run(Job(output=tmp_path / "second"))
     journal = read_journal(second.journal)
     assert abs(journal[0]["loss"] - first.final_perplexity.nats_per_token) < 0.5
-    train_lm(config(corpora / "one", training={"seed": 7}), output=tmp_path / "other")
+    config(corpora / "one", training={"seed": 7}).run(Job(output=tmp_path / "other"))
     first.model.rename(tmp_path / "moved")
     (tmp_path / "other" / "model").rename(first.model)  # other weights in the same place are noticed
     with pytest.raises(CheckpointError, match=r"holds a run with other settings: task\.pretrained"):
-        train_lm(settings, output=tmp_path / "second")
+        settings.run(Job(output=tmp_path / "second"))
     with pytest.raises(VocabularyMismatch, match="build the corpus with --tokenizer"):
-        train_lm(config(corpora / "two", pretrained=str(first.model)), output=tmp_path / "third")
+        config(corpora / "two", pretrained=str(first.model)).run(Job(output=tmp_path / "third"))
     with pytest.raises(ConfigError, match="reads left-to-right"):
-        train_lm(config(corpora / "one", pretrained=str(first.model), direction="right-to-left"), output=tmp_path / "x")
+        config(corpora / "one", pretrained=str(first.model), direction="right-to-left").run(Job(output=tmp_path / "x"))
     with pytest.raises(ModelError, match="holds 24 tokens, not 40"):
-        train_lm(config(corpora / "one", pretrained=str(first.model), window=40), output=tmp_path / "x")
+        config(corpora / "one", pretrained=str(first.model), window=40).run(Job(output=tmp_path / "x"))
     with pytest.raises(ConfigError, match=r"network\.layers changes a preset"):
-        train_lm(config(corpora / "one", pretrained=str(first.model), network={"layers": 1}), output=tmp_path / "x")
+        config(corpora / "one", pretrained=str(first.model), network={"layers": 1}).run(Job(output=tmp_path / "x"))
     assert not (tmp_path / "x").exists()
 
 
 def test_a_ralm_starts_at_its_base_and_improves_on_it(corpora, tmp_path):
     """An untrained residual is nearly uniform, so the first loss is the base's; folders, scores and samples work."""
-    base = train_lm(config(corpora / "one", training={"steps": 10}), output=tmp_path / "base")
+    base = config(corpora / "one", training={"steps": 10}).run(Job(output=tmp_path / "base"))
     settings = config(corpora / "one", kind="ralm", base=str(base.model), network={"width": 32, "layers": 2})
-    run = train_lm(settings, output=tmp_path / "ralm")
+    run = settings.run(Job(output=tmp_path / "ralm"))
     assert read_journal(run.journal)[0]["loss"] == pytest.approx(base.final_perplexity.nats_per_token, abs=0.7)
     assert run.best_perplexity.value < base.best_perplexity.value
     model, before = LanguageModel.from_pretrained(run.model), LanguageModel.from_pretrained(base.model)
@@ -146,24 +143,24 @@ def test_a_ralm_starts_at_its_base_and_improves_on_it(corpora, tmp_path):
     text = "north south east west"
     assert model.score(text)[0].log_prob != before.score(text)[0].log_prob
     assert len(model.sample(text, n=3, max_new_tokens=4, stop_at_eos=False).texts[0]) == 3
-    assert train_lm(settings, output=tmp_path / "ralm").was_finished
-    plan = plan_lm(settings, output=tmp_path / "other")
+    assert settings.run(Job(output=tmp_path / "ralm")).was_finished
+    plan = plan_lm(settings, tmp_path / "other")
     assert f"ralm of {base.model} and tiny" in plan.describe(settings, tmp_path / "other")
 
 
 def test_a_balm_is_as_large_as_base_and_residual_together(corpora, tmp_path):
-    base = train_lm(config(corpora / "one", training={"steps": 1}), output=tmp_path / "base")
+    base = config(corpora / "one", training={"steps": 1}).run(Job(output=tmp_path / "base"))
     shape = {"base": str(base.model), "network": {"width": 32, "layers": 2}}
-    ralm = plan_lm(config(corpora / "one", kind="ralm", **shape), output=tmp_path / "x")
-    balm = plan_lm(config(corpora / "one", kind="balm", **shape), output=tmp_path / "x")
+    ralm = plan_lm(config(corpora / "one", kind="ralm", **shape), tmp_path / "x")
+    balm = plan_lm(config(corpora / "one", kind="balm", **shape), tmp_path / "x")
     assert balm.parameters == pytest.approx(ralm.parameters, rel=0.06)  # a step of four in width
-    run = train_lm(config(corpora / "one", kind="balm", **shape, training={"steps": 1}), output=tmp_path / "balm")
+    run = config(corpora / "one", kind="balm", **shape, training={"steps": 1}).run(Job(output=tmp_path / "balm"))
     network = LanguageModel.from_pretrained(run.model).model.network
     assert network.config.n_layer == 2 and network.config.n_embd > 32
 
 
 def test_without_validation_there_is_no_perplexity(corpora, tmp_path):
-    run = train_lm(config(corpora / "one", training={"steps": 2, "validation": {"every_steps": None}}), output=tmp_path)
+    run = config(corpora / "one", training={"steps": 2, "validation": {"every_steps": None}}).run(Job(output=tmp_path))
     assert run.final_perplexity is run.best_perplexity is None and run.best_step == 2
     assert run.to_json()["best_perplexity"] is None
 
@@ -171,7 +168,7 @@ def test_without_validation_there_is_no_perplexity(corpora, tmp_path):
 def test_a_plan_counts_and_writes_nothing(corpora, tmp_path):
     """Width 32, 1 layer: 300·32 + 24·32 embeddings, 12·32² + 13·32 in the block, 2·32 in the last norm."""
     settings = config(corpora / "one")
-    plan = plan_lm(settings, output=tmp_path / "run")
+    plan = plan_lm(settings, tmp_path / "run")
     assert plan.parameters == 300 * 32 + 24 * 32 + 12 * 32**2 + 13 * 32 + 64
     assert plan.epochs == pytest.approx(30 * 4 / plan.windows)
     assert "would train: tiny" in plan.describe(settings, tmp_path / "run") and not (tmp_path / "run").exists()
@@ -191,10 +188,10 @@ def test_a_plan_counts_and_writes_nothing(corpora, tmp_path):
 )
 def test_refusals(corpora, tmp_path, values, error, said):
     with pytest.raises(error) as raised:
-        train_lm(config(corpora / "one", **values), output=tmp_path / "run")
+        config(corpora / "one", **values).run(Job(output=tmp_path / "run"))
     assert said in str(raised.value) and "\n" not in str(raised.value) and not (tmp_path / "run").exists()
 
 
 def test_a_folder_that_is_no_corpus(tmp_path):
     with pytest.raises(DataError, match="is not a corpus"):
-        train_lm(config(tmp_path), output=tmp_path / "run")
+        config(tmp_path).run(Job(output=tmp_path / "run"))

@@ -51,7 +51,7 @@ def test_score_windows(energylm, model_folder, texts_folder):
 
 
 def test_sample(energylm, model_folder, tmp_path):
-    options = ("--prompt", "The clerk", "-n", 3, "--max-new-tokens", 5, "--fixed-length", "--top-k", 4, "--seed", 1)
+    options = ("--prompt", "The clerk", "-n", 3, "--max-new-tokens", 5, "--no-stop-at-eos", "--top-k", 4, "--seed", 1)
     code, out, _ = energylm("sample", model_folder, *options, "--json", tmp_path / "out.json")
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and len(rows) == 3 and {len(row["tokens"]) for row in rows} == {5}
@@ -87,7 +87,7 @@ def test_dry_runs_say_what_would_be_done(energylm, model_folder, texts_folder):
         (("score", "{model}", "nothing.txt"), "nothing.txt does not exist"),
         (("score", "{model}", "nothing.txt", "--dry-run"), "nothing.txt does not exist"),
         (("score", "{model}", "{text}", "--windows", "2", "--length", "8", "--prefix-tokens", "8"), "leaves nothing"),
-        (("sample", "{model}", "--top-p", "1.5"), "top_p"),
+        (("sample", "{model}", "--top-p", "1.5"), "--top-p: Input should be less than or equal to 1"),
         (("sample", "{model}", "--max-new-tokens", "4000"), "fewer new tokens"),
     ],
 )

@@ -1,0 +1,1 @@
+"""Verbs that prepare: corpora of tokens, and known small models."""

@@ -1,0 +1,1 @@
+"""Verbs of language models: train, score, sample."""

@@ -1,0 +1,206 @@
+"""The training of a language model on a corpus: begun, continued, or finished already.
+
+OUTPUT/model/          the trained model, a folder for `LanguageModel.from_pretrained`, there once the run is finished
+OUTPUT/journal.jsonl   losses by step
+OUTPUT/checkpoints/    what a killed run continues from
+OUTPUT/training.json   the result; its presence means finished
+"""
+
+import math
+import shlex
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.weights_identity import weights_sha256
+from energylm.data.corpus import Corpus
+from energylm.data.tokenizer import tokenizer_sha256
+from energylm.data.windows import Windows
+from energylm.errors import ConfigError, ModelError, VocabularyMismatch
+from energylm.estimators.perplexity import Perplexity
+from energylm.models.causal import CausalLanguageModel
+from energylm.models.parity import count_parameters, width_for
+from energylm.models.presets import build_network
+from energylm.models.ralm import RalmLM
+from energylm.training.engine import state_of_run, train
+from energylm.training.language_model_task import LanguageModelTask
+from energylm.training.seeding import seeded
+from energylm.training.trained_run import TrainedRun
+from energylm.verbs.lm.train import TrainLM
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMRun(TrainedRun):
+    """What came of it. Perplexities are None where nothing was validated."""
+
+    final_perplexity: Perplexity | None  # after the last step
+    best_perplexity: Perplexity | None  # of the saved weights
+
+
+@dataclass(frozen=True)
+class LMPlan:
+    """What a run would do, and what it finds in the output folder."""
+
+    parameters: int
+    windows: int
+    epochs: float | None  # None where only validation ends the run
+    state: str
+
+    def describe(self, verb: TrainLM, output: Path) -> str:
+        steps = "until validation stops improving" if verb.training.steps is None else f"{verb.training.steps:,} steps"
+        epochs = "" if self.epochs is None else f", {self.epochs:.3g} epochs"
+        return (
+            f"{output}: {self.state}: {verb.title}, {self.parameters:,} parameters, "
+            f"{verb.direction}, {steps} of {verb.training.global_batch} windows of {verb.window} tokens "
+            f"({self.windows:,} windows{epochs})"
+        )
+
+
+def train_lm(verb: TrainLM, output: Path) -> LMRun:
+    """Train into the folder `output`, or continue the run that it holds. A finished run is left as it is."""
+    corpus, train_windows, valid_windows = _open(verb)
+    network = _build(verb, corpus)
+    task = LanguageModelTask(
+        network,
+        train_windows,
+        valid_windows,
+        seed=verb.training.seed,
+        global_batch=verb.training.global_batch,
+        direction=verb.direction,
+        max_valid_windows=verb.validation_windows,
+        valid_batch=verb.training.micro_batch or verb.training.global_batch,
+        fingerprint=_fingerprint(verb, corpus),
+        save_model=lambda trained, folder: _save(trained, folder, verb=verb, corpus=corpus),
+    )
+    result = train(task, verb.training, folder=output)
+    return LMRun.of(
+        result,
+        output,
+        final_perplexity=_perplexity(result.validation, verb, corpus, task),
+        best_perplexity=_perplexity(result.best_validation, verb, corpus, task),
+    )
+
+
+def plan_lm(verb: TrainLM, output: Path) -> LMPlan:
+    """Check all inputs and say what `train_lm` would do. Writes nothing."""
+    corpus, train_windows, _ = _open(verb)
+    with torch.device("meta") if verb.pretrained is verb.base is None else nullcontext():
+        network = _build(verb, corpus)
+    steps = verb.training.steps
+    return LMPlan(
+        parameters=count_parameters(network),
+        windows=len(train_windows),
+        epochs=None if steps is None else steps * verb.training.global_batch / len(train_windows),
+        state=state_of_run(output),
+    )
+
+
+def _open(verb: TrainLM) -> tuple[Corpus, Windows, Windows | None]:
+    corpus = Corpus.open(verb.corpus)
+    validates = verb.training.validation.every_steps is not None
+    return (
+        corpus,
+        Windows(corpus, "train", length=verb.window),
+        Windows(corpus, "valid", length=verb.window) if validates else None,
+    )
+
+
+def _build(verb: TrainLM, corpus: Corpus) -> PreTrainedModel:
+    if verb.pretrained is not None:
+        if verb.network:
+            raise ConfigError(
+                f"network.{next(iter(verb.network))} changes a preset, but the shape is {verb.pretrained}'s"
+            )
+        return _existing(verb.pretrained, verb, corpus)
+    if verb.base is None:
+        return _new(verb, corpus, overrides=verb.network)
+    base = _existing(verb.base, verb, corpus)
+    if verb.kind == "ralm":
+        return RalmLM.of(base, _new(verb, corpus, overrides=verb.network))
+    with torch.device("meta"):  # only to be counted
+        residual = _new(verb, corpus, overrides=verb.network)
+    width = width_for(
+        count_parameters(base) + count_parameters(residual),
+        verb.preset,
+        vocabulary_size=corpus.vocabulary_size,
+        max_length=verb.window,
+        overrides=verb.network,
+    )
+    return _new(verb, corpus, overrides={**verb.network, "width": width})
+
+
+def _new(verb: TrainLM, corpus: Corpus, *, overrides: Mapping[str, Any]) -> PreTrainedModel:
+    with seeded(verb.training.seed, "initialisation"):
+        return build_network(
+            verb.preset,
+            vocabulary_size=corpus.vocabulary_size,
+            max_length=verb.window,
+            eos_token_id=corpus.end_token_id,
+            overrides=overrides,
+        )
+
+
+def _existing(name: str, verb: TrainLM, corpus: Corpus) -> PreTrainedModel:
+    """The network of a model that reads this corpus, in this direction, in windows as long as these."""
+    model = LanguageModel.from_pretrained(name, device="cpu", dtype=torch.float32)
+    if tokenizer_sha256(model.tokenizer) != corpus.manifest.tokenizer.sha256:
+        raise VocabularyMismatch(
+            f"{name} reads other tokens than {verb.corpus} holds; build the corpus with "
+            f"--tokenizer {shlex.quote(str(name))}"
+        )
+    if model.model.direction != verb.direction:
+        raise ConfigError(f"{name} reads {model.model.direction}; set direction to that, not {verb.direction}")
+    if model.model.max_length is not None and verb.window > model.model.max_length:
+        raise ModelError(f"{name} holds {model.model.max_length} tokens, not {verb.window}; set a shorter window")
+    return model.model.network
+
+
+def _fingerprint(verb: TrainLM, corpus: Corpus) -> dict[str, Any]:
+    network = {"preset": verb.preset, "network": verb.network}
+    return {
+        "corpus": corpus.manifest.identity,
+        "window": verb.window,
+        "validation_windows": verb.validation_windows,
+        **({"pretrained": weights_sha256(verb.pretrained)} if verb.pretrained else network),
+        **({"kind": verb.kind, "base": weights_sha256(verb.base)} if verb.base else {}),
+    }
+
+
+def _save(network: nn.Module, folder: Path, *, verb: TrainLM, corpus: Corpus) -> None:
+    assert isinstance(network, PreTrainedModel)
+    end = corpus.end_token_id
+    model = CausalLanguageModel(network, start_token_id=end, eos_token_id=end, direction=verb.direction)
+    provenance = {
+        "corpus": Path(verb.corpus).name,
+        "corpus_identity": corpus.manifest.identity,
+        "licence": corpus.manifest.licence,
+        "config": verb.model_dump(mode="json", exclude={"corpus", "pretrained", "base"}),
+    }
+    LanguageModel(model, corpus.tokenizer, name=folder.parent.name, provenance=provenance).save_pretrained(folder)
+
+
+def _perplexity(
+    validation: dict[str, float], verb: TrainLM, corpus: Corpus, task: LanguageModelTask
+) -> Perplexity | None:
+    if not validation:
+        return None
+    nats, windows = validation["loss"], len(task.validated_windows)
+    return Perplexity(
+        value=math.exp(nats) if nats < 700 else math.inf,
+        standard_error=None,
+        nats_per_token=nats,
+        bits_per_byte=nats / math.log(2) * corpus.manifest.splits["valid"].tokens_per_byte,
+        sequences=windows,
+        tokens=windows * (verb.window - 1),
+        bytes=None,
+        convention=f"nats per token of the corpus's tokenizer ({corpus.vocabulary_size:,} tokens), {verb.direction}, "
+        f"packed windows of {verb.window} tokens of split valid whose first token is given, end-of-text counted; "
+        "bits per byte at the split's tokens per byte",
+    )
