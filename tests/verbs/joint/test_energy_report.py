@@ -61,7 +61,7 @@ def test_the_page_says_what_was_fitted_on_what(tmp_path):
     assert plot.plot.y_label == "loss (nats per context)"
     assert "±" not in text  # nothing is made up where no error is known
     (words, *_) = energy_sections(outcome(error=0.07), [], about="")
-    assert "that nothing else uses (scale ± 0.07, a standard error over contexts)" in words.text
+    assert "that nothing else uses (scale ± 0.07, a standard error over contexts)" in words.body
     short = energy_sections(outcome(), [], about="Made up.")
     assert [section.title for section in short][-1] == "Energies of real and generated text"  # no journal, no curve
 

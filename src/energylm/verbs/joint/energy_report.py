@@ -59,6 +59,7 @@ class EnergyOutcome(Record):
     edges: tuple[float, ...]
     real: Spread
     generated: Spread
+    scale_standard_error: float | None = None  # over the calibration's contexts; None: not calibrated
 
 
 def energy_outcome(
@@ -69,6 +70,7 @@ def energy_outcome(
     scale: float,
     shift: float,
     calibration_contexts: int,
+    scale_standard_error: float | None = None,
 ) -> EnergyOutcome:
     """The outcome of raw energies of real text and of its negatives."""
     calibrated_B, calibrated_BK = calibrate(real_B), calibrate(noise_BK)
@@ -78,6 +80,7 @@ def energy_outcome(
         contexts=len(real_B),
         negatives=noise_BK.shape[1],
         calibration_contexts=calibration_contexts,
+        scale_standard_error=scale_standard_error,
         scale=scale,
         shift=shift,
         before=judge(real_B, noise_BK),
@@ -139,11 +142,13 @@ def energy_sections(outcome: EnergyOutcome, journal: Sequence[Mapping[str, Any]]
 def _calibration_words(outcome: EnergyOutcome) -> str:
     if not outcome.calibration_contexts:
         return "The energy is not calibrated: it is used as it was trained."
+    error = outcome.scale_standard_error
+    known = "" if error is None else f" (scale ± {error:.2g}, a standard error over contexts)"
     return (
         f"After training, the energy was calibrated: E = {outcome.scale:.4g} · raw + {outcome.shift:.4g}, fitted by "
-        f"the loss below on {outcome.calibration_contexts:,} validation contexts that nothing else uses. The numbers "
-        f"below come from the other {outcome.contexts:,}, which chose the best step. A scale below 1 means that the "
-        "network was overconfident. The scale matters to perplexity and sampling; the shift cancels there."
+        f"the loss below on {outcome.calibration_contexts:,} validation contexts that nothing else uses{known}. The "
+        f"numbers below come from the other {outcome.contexts:,}, which chose the best step. A scale below 1 means "
+        "that the network was overconfident. The scale matters to perplexity and sampling; the shift cancels there."
     )
 
 

@@ -135,7 +135,8 @@ def _finish(verb: TrainEnergy, data: EnergyData, energy: EnergyModel, task: Ener
         calibrate=calibration,
         scale=calibration.scale,
         shift=calibration.shift,
-        calibration_contexts=len(data.calibration) if verb.calibrate else 0,
+        calibration_contexts=calibration.contexts,
+        scale_standard_error=calibration.scale_standard_error,
     )
     write_json(folder.parent / OUTCOME_FILE, outcome.to_json())
     calibrated = EnergyModel(
@@ -196,7 +197,12 @@ def _provenance(verb: TrainEnergy, data: EnergyData, outcome: EnergyOutcome) -> 
         ],
         "config": verb.model_dump(mode="json", exclude={"negatives", "corpus", "init", "language_model", "validation"}),
         "validation": {"contexts": outcome.contexts, **asdict(outcome.after)},
-        "calibration": {"contexts": outcome.calibration_contexts, "scale": outcome.scale, "shift": outcome.shift},
+        "calibration": {
+            "contexts": outcome.calibration_contexts,
+            "scale": outcome.scale,
+            "scale_standard_error": outcome.scale_standard_error,
+            "shift": outcome.shift,
+        },
     }
 
 
