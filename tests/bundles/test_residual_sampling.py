@@ -164,7 +164,7 @@ def test_a_sample_knows_its_candidates():
     share = expected.softmax(0)
     assert sample.ess == pytest.approx(1 / float((share**2).sum()))
     assert sample.largest_share == pytest.approx(float(share.max()))
-    assert sample.to_json()["chunks"][0]["kept"] == pool.kept
+    assert sample.to_json()["pools"][0]["kept"] == pool.kept
     again, other = (JOINT.sample(CONTEXT, n=50, max_new_tokens=NEW, seed=seed) for seed in (3, 4))
     assert again.tokens != other.tokens or not again.energies.equal(other.energies)
 

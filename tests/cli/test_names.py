@@ -36,7 +36,7 @@ def energylm(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
     ("arguments", "said"),
     [
         (
-            ("negatives", "c", "--lm", "m", "-o", "x", "--length", "40", "--prefix-tokens", "60"),
+            ("negatives", "m", "c", "-o", "x", "--length", "40", "--prefix-tokens", "60"),
             "--prefix-tokens 60 must",
         ),
         (("perplexity", "m", "c", "--length", "40", "--prefix-tokens", "60"), "--prefix-tokens 60 leaves nothing"),
@@ -83,7 +83,7 @@ SEEDED = (
     ("lm", "train", "c", "-o", "x"),
     ("generate", "m", "--energy", "e"),
     ("perplexity", "m", "c"),
-    ("negatives", "c", "--lm", "m", "-o", "x"),
+    ("negatives", "m", "c", "-o", "x"),
     ("energy", "train", "n", "--corpus", "c", "--init", "i", "-o", "x"),
     ("pretrain", "mlm", "c", "-o", "x"),
     ("pretrain", "cmlm", "--train", "a", "--train", "b", "--valid", "a", "--valid", "b", "-o", "x"),

@@ -167,6 +167,8 @@ def _described(option: Option) -> str:
     """Help with its default, which is written in the field alone."""
     default = option.default
     repeat = " Repeatable." if option.is_many and not option.positional else ""
+    if option.is_required and not option.positional:
+        return f"{option.help}{repeat} Required, here or in --config."
     if default in (None, "", (), ("",)) or option.is_required or (option.is_switch and not default):
         return option.help + repeat
     shown = ", ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
