@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from energylm.config.models import TransformerShape
 from energylm.models.compute import causal_flops
@@ -41,6 +42,21 @@ def test_products_are_those_that_compute_counts(layers, width, length):
     assert counted == pytest.approx(7 * length * causal_flops(shape, length=length, vocabulary_size=2048))
     without_output = reading(network, rows=7, length=length).flops  # teeth: an energy has no output layer
     assert without_output < 0.99 * counted
+
+
+@pytest.mark.parametrize("preset", ["tiny", "small", "big", "conv", "conv-tiny"])
+@pytest.mark.parametrize("length", [16, 48])
+def test_products_are_those_that_torch_counts_on_meta_tensors(preset, length):
+    """Two routes to one number; so plans need no network built, and take sizes of networks that are not here."""
+    with torch.device("meta"):
+        built = build_network(preset, vocabulary_size=2048, max_length=length, eos_token_id=None).eval()
+        with FlopCounterMode(display=False) as counter:
+            built(torch.zeros(3, length, dtype=torch.long))
+    network = Network.of_preset(preset, {}, vocabulary_size=2048)
+    hand = reading(network, rows=3, length=length, predicted=3 * length).flops
+    assert hand == pytest.approx(counter.get_total_flops(), rel=1e-12)
+    shorter = reading(network, rows=3, length=length - 1, predicted=3 * length).flops  # teeth: a token too few
+    assert shorter < hand * (1 - 0.5 / length)
 
 
 @pytest.mark.parametrize("preset", ["tiny", "small", "big", "conv", "conv-tiny"])

@@ -5,12 +5,14 @@ import json
 import pytest
 import yaml
 
-from energylm.config.recipe import load_recipe, merged
+from energylm.config.base import merged
 from energylm.errors import ConfigError
-from energylm.evaluation.claims import judge
 from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.recipe_steps import STEP_KINDS, scoring
-from energylm.pipelines.reproduce import _section, plan_recipe, reproduce
+from energylm.verbs.recipes.claims import judge
+from energylm.verbs.recipes.recipe import load_recipe
+from energylm.verbs.recipes.recipe_plan import plan_recipe
+from energylm.verbs.recipes.reproducing import _section, reproduce
 
 SIBLINGS = {"electric", "electra", "electra_tt", "two_tower", "mlm", "causal"}
 SCORERS = SIBLINGS - {"electra"}

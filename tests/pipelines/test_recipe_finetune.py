@@ -5,10 +5,11 @@ import shutil
 import pytest
 import yaml
 
-from energylm.config.recipe import load_recipe
 from energylm.jobs.artefacts import ArtefactStore
 from energylm.pipelines.recipe_steps import STEP_KINDS
-from energylm.pipelines.reproduce import plan_recipe, reproduce
+from energylm.verbs.recipes.recipe import load_recipe
+from energylm.verbs.recipes.recipe_plan import plan_recipe
+from energylm.verbs.recipes.reproducing import reproduce
 
 TASKS, SIBLINGS = ("cola", "sst2", "mrpc", "rte"), ("mlm", "electra", "electra_tt", "electric")
 XML = '<pair id="{0}" entailment="{1}"><t>The clerk counts {0} boats.</t><h>The clerk counts.</h></pair>'

@@ -5,9 +5,9 @@ import json
 import pytest
 import yaml
 
-from energylm.config.recipe import load_recipe
 from energylm.jobs.artefacts import ArtefactStore
-from energylm.pipelines.reproduce import reproduce
+from energylm.verbs.recipes.recipe import load_recipe
+from energylm.verbs.recipes.reproducing import reproduce
 
 
 @pytest.fixture

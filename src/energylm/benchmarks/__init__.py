@@ -1,4 +1,4 @@
-"""Benchmarks that know their bars: `energylm bench NAME`. Each name maps to a module with `run(options) -> Result`."""
+"""Benchmarks that know their bars: `energylm bench NAME`. Each name is a module that has `run(options)`."""
 
 BENCHMARKS = {
     "shared-prefix": "energylm.benchmarks.shared_prefix",

@@ -8,7 +8,7 @@ all-MiniLM-L6 (6 layers of width 384) and random weights.
 import time
 from functools import partial
 
-from energylm.benchmarks.harness import Bar, Options, Result, interleaved_rates
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_rates
 
 TEXTS, WORDS = 200, 500
 SHORTEST, LONGEST = 20, 980
@@ -17,7 +17,7 @@ BARE_BATCHES = (8, 16, 32)
 BARE_SHARE = 4  # the bare encoder reads a quarter of the blocks: all are alike, so its rate is that of all
 
 
-def run(options: Options) -> Result:
+def run(options: Options) -> BenchmarkResult:
     count = 6 if options.quick else TEXTS
     detector = make_detector(layers=1 if options.quick else LAYERS)
     texts = {"500 words": made_up_texts([WORDS] * count), "mixed lengths": made_up_texts(mixed_lengths(count))}
@@ -27,7 +27,7 @@ def run(options: Options) -> Result:
     contenders["bare encoder"] = partial(bare_rate, detector, rows, batch)
     rate = interleaved_rates(contenders, repeats=options.repeats)
     bare = rate["bare encoder"]
-    return Result(
+    return BenchmarkResult(
         name="detect",
         bars=[
             Bar(
@@ -49,6 +49,7 @@ def make_detector(*, layers: int):
 
     from energylm.bundles.detector import Detector
     from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalibration
+    from energylm.bundles.detector_range import TextRange
     from energylm.bundles.energy_model import EnergyModel
     from energylm.config.detect import BlockConfig
     from energylm.data.tokenizer import train_tokenizer
@@ -67,8 +68,10 @@ def make_detector(*, layers: int):
         torch.manual_seed(0)
         network = PooledEnergy(BertModel(config, add_pooling_layer=False), kind="bit").eval()
     span = SpanCalibration(40, 1.0, 0.0, 0.0, 0.01, 0.02, 100, 100)
-    calibration = DetectorCalibration((span,), 0.01, weights_sha256="", sources=())
-    return Detector(EnergyModel(network, tokenizer, reads="text"), blocks=BlockConfig(), calibration=calibration)
+    detector = Detector(EnergyModel(network, tokenizer, reads="text"), blocks=BlockConfig())
+    text_range = TextRange.of(detector.reader.encode(made_up_texts([WORDS] * 60)))
+    detector.calibration = DetectorCalibration((span,), 0.01, weights_sha256="", sources=(), text_range=text_range)
+    return detector
 
 
 def made_up_texts(word_counts) -> list[str]:

@@ -1,7 +1,8 @@
 """Side-by-side measurements in one run: interleaved repeats, medians, the machine's matrix-multiply rate as limit.
 
 Timings on shared machines are noisy, so a benchmark never compares with a number from another day: contenders take
-turns within one run, and bars are set on ratios of medians. A benchmark is a module with `run(options) -> Result`.
+turns within one run, and bars are set on ratios of medians. A benchmark is a module with
+`run(options) -> BenchmarkResult`.
 """
 
 import os
@@ -11,15 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from energylm.files import write_json
+from energylm.records import Record
+from energylm.tables import Cell, Table
 
 
 @dataclass(frozen=True)
-class Bar:
+class Bar(Record):
     """One thing that must hold: `measured` at least (or at most) `bar`."""
 
     what: str
@@ -27,35 +29,48 @@ class Bar:
     bar: float
     at_least: bool = True
 
+    computed = ("holds",)
+
     @property
     def holds(self) -> bool:
         return self.measured >= self.bar if self.at_least else self.measured <= self.bar
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchmarkResult(Record):
     name: str
     bars: list[Bar]
     details: dict[str, Any] = field(default_factory=dict)  # numbers without a bar, for the table and the JSON
+
+    computed = ("machine",)
 
     @property
     def holds(self) -> bool:
         return all(bar.holds for bar in self.bars)
 
-    def to_json(self) -> dict[str, Any]:
-        bars = [asdict(bar) | {"holds": bar.holds} for bar in self.bars]
-        return {"name": self.name, "machine": machine(), "bars": bars, "details": self.details}
+    @property
+    def machine(self) -> dict[str, Any]:
+        return this_machine()
 
-    def save(self, path: Path | str) -> None:
-        write_json(path, self.to_json())
+    @property
+    def table(self) -> Table:
+        bars: list[list[Cell]] = [
+            [bar.what, bar.measured, f"{'≥' if bar.at_least else '≤'} {bar.bar:g}", "yes" if bar.holds else "NO"]
+            for bar in self.bars
+        ]
+        details: list[list[Cell]] = [
+            [what, value if isinstance(value, float) else str(value), None, None]
+            for what, value in self.details.items()
+        ]
+        return Table(["what", "measured", "bar", "holds"], [*bars, *details], convention=f"bench {self.name}")
 
 
 @dataclass(frozen=True)
 class Options:
     """`repeats` per contender; `quick` shrinks the work so that a test can run it (its bars then mean nothing)."""
 
-    repeats: int = 5
-    quick: bool = False
+    repeats: int
+    quick: bool
 
 
 def interleaved(contenders: Mapping[str, Callable[[], Any]], *, repeats: int) -> dict[str, list[float]]:
@@ -106,7 +121,7 @@ def matmul_flops_per_second(*, size: int = 2048, repeats: int = 9) -> float:
     return 2 * size**3 / median(seconds)
 
 
-def machine() -> dict[str, Any]:
+def this_machine() -> dict[str, Any]:
     import torch
 
     return {

@@ -9,14 +9,14 @@ import time
 from functools import partial
 from typing import Any
 
-from energylm.benchmarks.harness import Bar, Options, Result, interleaved_rates
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_rates
 
 CHAINS, TOKENS, BLOCK, VOCABULARY, MASK_ID = 16, 20, 4, 8192, 2
 SHAPES = {"2 × 128": (2, 128, 8.0), "4 × 256": (4, 256, 4.0)}  # layers, width, bar on the ratio
 EPOCHS, PLAIN_EPOCHS = 1, 2  # of a repeat: 80 proposals of 16 chains, and 10 of one
 
 
-def run(options: Options) -> Result:
+def run(options: Options) -> BenchmarkResult:
     bars, details = [], {}
     for name, (layers, width, bar) in list(SHAPES.items())[: 1 if options.quick else None]:
         network = make_network(layers=layers, width=width)
@@ -33,7 +33,7 @@ def run(options: Options) -> Result:
             Bar(f"{name}: time over that of its passes alone", rate["passes alone"] / rate["ours"], 2.0, at_least=False)
         )
         details |= {f"{name}: proposals/s, {way}": value for way, value in rate.items()}
-    return Result(name="mcmc", bars=bars, details=details)
+    return BenchmarkResult(name="mcmc", bars=bars, details=details)
 
 
 def make_network(*, layers: int, width: int) -> Any:

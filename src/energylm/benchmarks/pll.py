@@ -18,7 +18,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from energylm.benchmarks.harness import Bar, Options, Result, interleaved_rates
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_rates
 from energylm.benchmarks.texts import nbest_texts, tokenizer_for, widened
 from energylm.errors import ModelError
 
@@ -30,7 +30,7 @@ PEER_ALSO = ("pandas", "openai", "urllib3")  # what minicons imports; torch and 
 BATCHES = (1, 2, 4, 8, 16)  # sentences that minicons gets at a time
 
 
-def run(options: Options) -> Result:
+def run(options: Options) -> BenchmarkResult:
     lists = nbest_texts(6 if options.quick else SENTENCES)
     sentences = [texts[0] for texts in lists.texts]
     tokenizer = widened(tokenizer_for(sentences), VOCABULARY)
@@ -41,7 +41,7 @@ def run(options: Options) -> Result:
             scorers = make_scorers(layers, width, tokenizer, Path(folder))
             more_bars, more = _measure(f"{layers} × {width}", sentences, scorers, Path(folder), options)
         bars, details = bars + more_bars, details | more
-    return Result(name="pll", bars=bars, details=details)
+    return BenchmarkResult(name="pll", bars=bars, details=details)
 
 
 def _measure(size: str, sentences: list[str], scorers, folder: Path, options: Options):

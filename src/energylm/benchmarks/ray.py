@@ -8,7 +8,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from energylm.benchmarks.harness import Bar, Options, Result, interleaved, median
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved, median
 from energylm.benchmarks.texts import nbest_texts, tokenizer_for
 
 LAYERS, WIDTH, HEADS = 4, 256, 4
@@ -16,17 +16,17 @@ CONTEXT, NEW, K = 120, 40, 16
 CONTEXTS, BLOCKS = 16, 16  # of a block; of a run
 
 
-def run(options: Options) -> Result:
+def run(options: Options) -> BenchmarkResult:
     from energylm.config.engine import EngineConfig
-    from energylm.config.negatives import NegativesConfig
     from energylm.jobs.engine import open_engine
-    from energylm.pipelines.negatives_worker import NegativesWorker
+    from energylm.verbs.joint.negatives import MakeNegatives
+    from energylm.verbs.joint.writing_negatives import NegativesWorker
 
     contexts, blocks = (2, 4) if options.quick else (CONTEXTS, BLOCKS)
-    config = NegativesConfig(corpus="none", lm="a model of random weights", k=K, length=CONTEXT + NEW)
+    verb = MakeNegatives(language_model="a model of random weights", corpus="none", k=K, length=CONTEXT + NEW)
     with tempfile.TemporaryDirectory() as folder:
         tokens = make_model(Path(folder) / "model")
-        load = partial(NegativesWorker, str(Path(folder) / "model"), config, **tokens)
+        load = partial(NegativesWorker, str(Path(folder) / "model"), verb, **tokens)
         work = [make_block(number, contexts) for number in range(blocks)]
         both = EngineConfig(engine="ray", workers=3)  # room for both pools at once
         with open_engine(both), pool_of(1, load) as one, pool_of(2, load) as two:
@@ -34,7 +34,7 @@ def run(options: Options) -> Result:
             contenders = {"one": partial(rows_of, one, work), "two": partial(rows_of, two, work)}
             seconds = interleaved(contenders, repeats=options.repeats)
     drawn = blocks * contexts * K * NEW
-    return Result(
+    return BenchmarkResult(
         name="ray",
         bars=[
             Bar("throughput of 2 one-thread workers / of 1", median(seconds["one"]) / median(seconds["two"]), 1.6),
@@ -72,7 +72,7 @@ def equal(first, second) -> bool:
 def make_block(number: int, contexts: int):
     import numpy as np
 
-    from energylm.pipelines.negatives_worker import ContextBlock
+    from energylm.verbs.joint.writing_negatives import ContextBlock
 
     windows = np.arange(number * contexts, (number + 1) * contexts)
     ids = np.random.default_rng(number).integers(5, 300, (contexts, CONTEXT))  # past the special tokens

@@ -6,14 +6,14 @@ reads each shared prefix once, so it can at best need the share of tokens that i
 
 from functools import partial
 
-from energylm.benchmarks.harness import Bar, Options, Result, interleaved, median
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved, median
 from energylm.benchmarks.texts import nbest_texts, tokenizer_for
 
 SIZES = ((4, 256), (6, 512))  # layers × width
 LISTS, LONGEST = 64, 512
 
 
-def run(options: Options) -> Result:
+def run(options: Options) -> BenchmarkResult:
     lists = nbest_texts(4 if options.quick else LISTS)
     tokenizer = tokenizer_for([text for texts in lists.texts for text in texts])
     ids = [[tokenizer.encode(text, add_special_tokens=False) for text in texts] for texts in lists.texts]
@@ -32,7 +32,7 @@ def run(options: Options) -> Result:
         hypotheses = sum(map(len, ids))
         details |= {f"{size}: hypotheses/s, trees": hypotheses / tree, f"{size}: plain": hypotheses / plain}
     details["share of tokens that trees read"] = nodes(ids) / sum(len(one) for of_list in ids for one in of_list)
-    return Result(name="rerank", bars=bars, details=details)
+    return BenchmarkResult(name="rerank", bars=bars, details=details)
 
 
 def make_model(layers: int, width: int, *, vocabulary_size: int):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from energylm.benchmarks.harness import (
     Bar,
+    BenchmarkResult,
     Options,
-    Result,
     interleaved_rates,
     peak_megabytes,
     print_peak_megabytes,
@@ -35,7 +35,7 @@ MEMORY_N = (1_000, 100_000)
 TRAIN_BATCH, TRAIN_STEPS, LEARNING_RATE, CLIP_NORM = 8, 10, 1e-4, 10.0
 
 
-def run(options: Options) -> Result:
+def run(options: Options) -> BenchmarkResult:
     n = 32 if options.quick else N
     network, context = make_network(), list(range(1, CONTEXT + 1))
     energies = {kind: make_energy(kind) for kind in ("unit", "bit")}
@@ -50,7 +50,7 @@ def run(options: Options) -> Result:
         {"engine": partial(_engine, steps), "bare loop": partial(_bare_loop, steps)}, repeats=options.repeats
     )
     memory = [peak_megabytes(__name__, str(count // 100 if options.quick else count)) for count in MEMORY_N]
-    return Result(
+    return BenchmarkResult(
         name="residual",
         bars=[
             Bar("joint sampling, UniT: times the plain way", rate["ours, unit"] / rate["plain, unit"], 5.0),

@@ -11,8 +11,8 @@ from functools import partial
 
 from energylm.benchmarks.harness import (
     Bar,
+    BenchmarkResult,
     Options,
-    Result,
     interleaved,
     matmul_flops_per_second,
     median,
@@ -27,7 +27,7 @@ TOP_K = 10
 MEMORY_N = (10_000, 100_000)
 
 
-def run(options: Options) -> Result:
+def run(options: Options) -> BenchmarkResult:
     from energylm.config.sampling import Truncation
     from energylm.models.shared_prefix import SharedPrefixDecoder
     from energylm.samplers.continuations import sample_continuations
@@ -56,7 +56,7 @@ def run(options: Options) -> Result:
     limit = median(limits)
     reached = tokens_per_second["ours top-k"] * flops_per_token() / limit
     memory = [peak_megabytes(__name__, str(count // 100 if options.quick else count)) for count in MEMORY_N]
-    return Result(
+    return BenchmarkResult(
         name="shared-prefix",
         bars=[
             Bar("times generate, top-k 10", tokens_per_second["ours top-k"] / tokens_per_second["generate top-k"], 6.0),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from energylm.benchmarks.harness import (
     Bar,
+    BenchmarkResult,
     Options,
-    Result,
     interleaved,
     median,
     peak_megabytes,
@@ -45,7 +45,7 @@ SIZES = {
 QUICK = {"quick": Size(vocabulary=12, hidden=8, embedding=4, attention="learned", batch=4, eos=0)}
 
 
-def run(options: Options) -> Result:
+def run(options: Options) -> BenchmarkResult:
     bars, details = [], {}
     for name, size in (QUICK if options.quick else SIZES).items():
         seconds = interleaved(_training_steps(size, beams=tuple(BARS)), repeats=options.repeats)
@@ -57,7 +57,7 @@ def run(options: Options) -> Result:
         details |= {f"{name}: milliseconds, {what}": 1000 * value for what, value in step.items()}
     bars.append(_decoding(options, details))
     bars.append(_memory(options, details))
-    return Result("soft-beam", bars, details)
+    return BenchmarkResult("soft-beam", bars, details)
 
 
 def _decoding(options: Options, details: dict) -> Bar:

@@ -11,18 +11,18 @@ import time
 from functools import partial
 from pathlib import Path
 
-from energylm.benchmarks.harness import Bar, Options, Result, interleaved_rates
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_rates
 
 VOCABULARY, LENGTH, BATCH, WINDOWS = 8192, 160, 8, 4096
 STEPS, WARMUP_STEPS, CLIP_NORM, LEARNING_RATE = 12, 2, 1.0, 1e-3
 
 
-def run(options: Options) -> Result:
+def run(options: Options) -> BenchmarkResult:
     steps = 4 if options.quick else STEPS
     shape = {"layers": 1, "width": 32, "heads": 2} if options.quick else {}
     contenders = {"engine": partial(_engine, steps, shape), "bare loop": partial(_bare_loop, steps, shape)}
     rate = interleaved_rates(contenders, repeats=options.repeats)
-    return Result(
+    return BenchmarkResult(
         name="train",
         bars=[Bar("tokens/s of the engine over those of a bare loop", rate["engine"] / rate["bare loop"], 0.90)],
         details={f"tokens/s, {name}": value for name, value in rate.items()},

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from energylm.benchmarks.harness import Bar, Options, Result, median
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, median
 from energylm.data.corpus import Corpus
 from energylm.data.manifest import MANIFEST_FILE, Manifest, SplitCounts, TokenizerRecord, token_dtype
 from energylm.data.shards import PartWriter
@@ -32,13 +32,13 @@ PARTS = 64  # of about 34 MB: what `energylm corpus build` makes of 64 MB of tex
 _DOCUMENT_TOKENS = (1_000, 3_000)
 
 
-def run(options: Options) -> Result:
+def run(options: Options) -> BenchmarkResult:
     windows, at_once = (200_000, 20_000) if options.quick else (50_000_000, 1_000_000)
     with tempfile.TemporaryDirectory(prefix="energylm-bench-") as name:
         corpus = write_corpus(Path(name), windows=windows)
         command = [sys.executable, "-m", __name__, name, str(options.repeats), str(at_once)]
         found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return Result(
+    return BenchmarkResult(
         "windows",
         bars=[
             Bar("seconds to open", found["open"], 1.0, at_least=False),

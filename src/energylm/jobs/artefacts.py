@@ -42,10 +42,13 @@ class ArtefactStore:
 
     def product(self, kind: str, key: str) -> Path:
         """Where the product of a step lies or will lie; its name appears in reports, so it says what it is."""
-        return self.root / kind / key / kind
+        return self._folder(kind, key) / kind.replace(" ", "-")
+
+    def _folder(self, kind: str, key: str) -> Path:
+        return self.root / kind.replace(" ", "-") / key
 
     def find(self, kind: str, key: str) -> Artefact | None:
-        file = self.root / kind / key / RECORD
+        file = self._folder(kind, key) / RECORD
         if not file.exists():
             return None
         record = read_json(file)
@@ -56,7 +59,7 @@ class ArtefactStore:
         self, kind: str, key: str, run: Callable[[Path], Mapping[str, Any]], *, identity: Mapping[str, Any]
     ) -> Artefact:
         """The artefact that is there, or else `run(folder)`, which fills the folder and returns what was found."""
-        place = self.root / kind / key
+        place = self._folder(kind, key)
         with folder_lock(place):  # a second process waits for nothing: it is told who is at work
             if (found := self.find(kind, key)) is not None:
                 return found

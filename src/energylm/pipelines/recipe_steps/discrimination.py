@@ -20,9 +20,9 @@ def _discriminate(values: Values, folder: Path) -> Result:
 
 
 def _gather(values: Values, folder: Path) -> Result:
-    from energylm.evaluation.grid_report import GridCell, summarise
     from energylm.files import read_json
     from energylm.pipelines.discriminate import RESULT_FILE
+    from energylm.report.grid_report import GridCell, summarise
 
     cells = []
     for cell in GridSummaryConfig.checked(values).cells:
@@ -35,5 +35,5 @@ def _gather(values: Values, folder: Path) -> Result:
 STEPS = {
     "likelihood": StepKind(LikelihoodConfig, _fit_likelihood, product="model"),
     "discrimination": StepKind(DiscriminationConfig, _discriminate),
-    "grid": StepKind(GridSummaryConfig, _gather),
+    "grid cells": StepKind(GridSummaryConfig, _gather),
 }

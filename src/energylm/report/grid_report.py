@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from energylm.config.grid import SETTINGS
-from energylm.tables import Table
 from energylm.report.plots import HeatMap
 from energylm.report.report import Numbers, Plot, Section
+from energylm.tables import Table
 
 CONVENTION = (
     "balanced accuracy at energy 0, 0.5 at chance; lower and upper end of a 95 % bootstrap interval over texts; TPR: "

@@ -5,24 +5,39 @@ from pathlib import Path
 import pytest
 import yaml
 
-from energylm.config.demo import DemoConfig
-from energylm.config.plan import MachineConfig, PlanConfig
 from energylm.errors import ConfigError, DataError
 from energylm.files import read_json, write_json
 from energylm.jobs.artefacts import ArtefactStore
-from energylm.jobs.costs import CorpusSize, Surroundings, Texts
+from energylm.jobs.costs import CorpusSize, Surroundings, Texts, bytes_per_token
 from energylm.models.workload import Network, updating
-from energylm.pipelines import plan as module
-from energylm.pipelines.plan import plan_cost, seconds_of, unit_seconds
-from energylm.pipelines.plan_fit import fit_factors, save_factors, timed_steps
-from energylm.pipelines.plan_steps import bytes_per_token, count_step
+from energylm.verbs.recipes import plan_cost as module
+from energylm.verbs.recipes.demo import Demo
+from energylm.verbs.recipes.machine import MachineConfig
+from energylm.verbs.recipes.plan import Plan
+from energylm.verbs.recipes.plan_cost import plan_cost, seconds_of, unit_seconds
+from energylm.verbs.recipes.plan_fit import fit_factors, save_factors, timed_steps
+from energylm.verbs.recipes.step_kind import step_kind
 
 MACHINE = MachineConfig(
     matmul_gflops=100, memory_gigabytes_per_second=10, operation_microseconds=5, text_megabytes_per_second=2
 )
-KEPT = Path(__file__).parents[2] / "docs" / "results"
+KEPT = Path(__file__).parents[3] / "docs" / "results"
 DEMO_SECONDS = 228  # of its five steps on the machine of the factors, alone on both cores
 TRAINING = {"steps": 10, "global_batch": 4, "validation": {"every_steps": None}}
+
+
+GPU = {
+    "name": "a GPU",
+    "matmul_gflops": 60_000,
+    "memory_gigabytes_per_second": 1500,
+    "operation_microseconds": 5,
+    "text_megabytes_per_second": 6,
+    "network_gigabytes_per_second": 20,
+}
+
+
+def count_step(kind, values, around):
+    return step_kind(kind).cost(values, around)
 
 
 @pytest.fixture
@@ -33,20 +48,20 @@ def around():
         "lm": Network.of_preset("tiny", {}, vocabulary_size=1000),
         "negatives": Texts(contexts=640, k=2, length=32),
     }
-    return Surroundings(PlanConfig(name="demo"), products, read_json(module.FACTORS_FILE))
+    return Surroundings(products, read_json(module.FACTORS_FILE))
 
 
 def test_training_by_hand(around):
     """Ten updates of four windows of 16 tokens, no validation."""
     values = {"corpus": "corpus", "preset": "tiny", "window": 16, "training": TRAINING}
-    counted = count_step("lm", values, around)
+    counted = count_step("lm train", values, around)
     update = updating(around.products["lm"], rows=4, length=16, predicted=64)
     assert counted.quantities["training.flops"] == pytest.approx(10 * update.flops)
     assert counted.quantities["training.operations"] == pytest.approx(10 * update.operations)
     assert counted.product == around.products["lm"] and "reading.flops" not in counted.quantities
-    twice = count_step("lm", {**values, "training": {**TRAINING, "steps": 20}}, around)
+    twice = count_step("lm train", {**values, "training": {**TRAINING, "steps": 20}}, around)
     assert twice.flops == pytest.approx(2 * counted.flops)
-    validated = count_step("lm", {**values, "training": {**TRAINING, "validation": {"every_steps": 5}}}, around)
+    validated = count_step("lm train", {**values, "training": {**TRAINING, "validation": {"every_steps": 5}}}, around)
     assert validated.quantities["reading.flops"] > 0
 
 
@@ -55,21 +70,21 @@ def test_seconds_are_quantities_times_rates_times_factors():
     quantities = {"training.flops": 2e11, "training.bytes": 1e9, "reading.operations": 1e6, "text.encoded": 4e6}
     factors = {"training.flops": 3.0, "training.bytes": 1.0, "reading.operations": 1.0, "text.encoded": 1.0}
     assert seconds_of(quantities, MACHINE, factors) == pytest.approx(6 + 0.1 + 5 + 2)
-    assert unit_seconds("start.lm", MACHINE) == 1.0 and unit_seconds("network.bytes", MACHINE) == 1e-9
+    assert unit_seconds("start.lm train", MACHINE) == 1.0 and unit_seconds("network.bytes", MACHINE) == 1e-9
 
 
 def test_more_processes_share_the_work_and_talk_to_each_other(around):
     values = {"corpus": "corpus", "preset": "big", "window": 160, "training": {**TRAINING, "global_batch": 32}}
-    alone = count_step("lm", values, around)
-    spread = Surroundings(PlanConfig(name="demo", nodes=2, processes=4), around.products, around.facts)
-    shared = count_step("lm", values, spread)
+    alone = count_step("lm train", values, around)
+    spread = Surroundings(around.products, around.facts, world=Plan(recipe="demo", nodes=2, processes=4).world)
+    shared = count_step("lm train", values, spread)
     assert shared.flops == pytest.approx(alone.flops / 8)
     assert shared.quantities["network.bytes"] == pytest.approx(10 * 2 * 4 * alone.product.parameters * 7 / 8)
     assert shared.memory_bytes < alone.memory_bytes
 
 
 def test_negatives_of_all_windows_and_of_some(around):
-    values = {"corpus": "corpus", "lm": "lm", "length": 32, "context_lengths": [16], "k": 2}
+    values = {"corpus": "corpus", "language_model": "lm", "length": 32, "prefix_tokens": [16], "k": 2}
     everything = count_step("negatives", values, around)
     assert everything.product == Texts(pytest.approx(9e5 / 32), 2, 32)
     some = count_step("negatives", {**values, "contexts": 640}, around)
@@ -77,7 +92,7 @@ def test_negatives_of_all_windows_and_of_some(around):
 
 
 def test_a_causal_energy_is_cheaper_than_a_bidirectional_one(around):
-    values = {"language_model": "lm", "source": "corpus", "length": 160, "prefix": 120, "contexts": 10, "n": 100}
+    values = {"language_model": "lm", "source": "corpus", "length": 160, "prefix_tokens": 120, "contexts": 10, "n": 100}
     around.products["unit"] = Network.of_preset("mini", {}, vocabulary_size=1000)
     around.products["bit"] = Network.of_preset("bit-mini", {}, vocabulary_size=1000)
     unit, bit = (count_step("perplexity", {**values, "energy": name}, around) for name in ("unit", "bit"))
@@ -86,24 +101,24 @@ def test_a_causal_energy_is_cheaper_than_a_bidirectional_one(around):
 
 
 def test_kinds_without_counted_work_are_named(around):
-    assert count_step("seq2seq", {}, around) is None
+    assert count_step("bench", {"name": "list"}, around) is None
 
 
 def test_what_is_not_known_is_said(around):
     with pytest.raises(ConfigError, match=r"the size of hf:some/where is not known here; say --text-gigabytes"):
-        count_step("corpus", {"sources": ["hf:some/where"]}, around)
+        count_step("corpus build", {"sources": ["hf:some/where"]}, around)
     with pytest.raises(ConfigError, match="sizes of model 'no-such-model' are not known"):
-        count_step("negatives", {"corpus": "corpus", "lm": "no-such-model"}, around)
-    told = Surroundings(PlanConfig(name="demo", text_gigabytes=2), around.products, around.facts)
-    assert count_step("corpus", {"sources": ["hf:some/where"]}, told).quantities["text.encoded"] == 2e9
+        count_step("negatives", {"corpus": "corpus", "language_model": "no-such-model"}, around)
+    told = Surroundings(around.products, around.facts, text_gigabytes=2)
+    assert count_step("corpus build", {"sources": ["hf:some/where"]}, told).quantities["text.encoded"] == 2e9
 
 
 def recipe_file(folder, texts_folder):
     learn = {"corpus": "@corpus", "window": 12, "training": {**TRAINING, "threads": 1}}
     steps = {
-        "corpus": {"make": "corpus", "config": {"vocabulary_size": 300}},
-        "narrow": {"make": "lm", "config": {**learn, "network": {"width": 16, "layers": 1}}},
-        "wide": {"make": "lm", "config": {**learn, "network": {"width": 64, "layers": 1}}},
+        "corpus": {"make": "corpus build", "config": {"vocabulary_size": 300}},
+        "narrow": {"make": "lm train", "config": {**learn, "network": {"width": 16, "layers": 1}}},
+        "wide": {"make": "lm train", "config": {**learn, "network": {"width": 64, "layers": 1}}},
     }
     recipe = {
         "title": "Two widths",
@@ -121,10 +136,10 @@ def recipe_file(folder, texts_folder):
 
 
 def test_a_recipe_step_by_step_and_what_is_there_costs_nothing(tmp_path, texts_folder):
-    from energylm.pipelines.reproduce import reproduce
+    from energylm.verbs.recipes.reproducing import reproduce
 
     file, store = recipe_file(tmp_path, texts_folder), ArtefactStore(tmp_path / "store")
-    config = PlanConfig(name=file)
+    config = Plan(recipe=file)
     before = plan_cost(config, MACHINE, store=store)
     assert [step.name for step in before.steps] == ["corpus", "narrow", "wide"]
     assert before.seconds > 0 and before.steps[2].flops > before.steps[1].flops > 0
@@ -134,25 +149,25 @@ def test_a_recipe_step_by_step_and_what_is_there_costs_nothing(tmp_path, texts_f
     assert after.seconds == 0 and after.left == [] and [row[2] for row in after.table.rows] == ["is there"] * 3
     fresh = plan_cost(config.model_copy(update={"fresh": True}), MACHINE, store=store)
     assert fresh.seconds == pytest.approx(before.seconds, rel=0.05)  # the corpus is now known exactly
-    assert fresh.to_json()["not_counted"] == [] and "3 of 3 steps" in fresh.summary()[0]
+    assert fresh.to_json()["not_counted"] == [] and "3 of 3 steps" in fresh.sums()[0]
 
     results = read_json(done.results)
     for row, seconds in zip(results["sections"]["steps"]["rows"], (2.0, 3.0, 5.0), strict=True):
         row["seconds when made"] = seconds  # of a machine that nobody else uses
     write_json(tmp_path / "kept.json", results)
     fitted = fit_factors([tmp_path / "kept.json"], MACHINE, store=store)
-    assert fitted["total_over_measured"] == pytest.approx(1, abs=0.01)
-    assert 1 <= fitted["factors"]["training.flops"] <= 2.5
+    assert fitted.total_over_measured == pytest.approx(1, abs=0.01)
+    assert 1 <= fitted.factors["training.flops"] <= 2.5
     write_json(tmp_path / "factors.json", {"factors": {"drawing.flops": 2.0, "training.flops": 9.0}})
     save_factors(fitted, tmp_path / "factors.json")
     kept = read_json(tmp_path / "factors.json")["factors"]
-    assert kept["drawing.flops"] == 2.0 and kept["training.flops"] == fitted["factors"]["training.flops"]
+    assert kept["drawing.flops"] == 2.0 and kept["training.flops"] == fitted.factors["training.flops"]
 
 
 def test_what_does_not_fit_is_said(tmp_path, texts_folder):
     small = MACHINE.model_copy(update={"memory_gigabytes": 0.1, "disk_gigabytes": 1e-6})
-    config = PlanConfig(name=recipe_file(tmp_path, texts_folder))
-    said = plan_cost(config, small, store=ArtefactStore(tmp_path)).summary()
+    config = Plan(recipe=recipe_file(tmp_path, texts_folder))
+    said = plan_cost(config, small, store=ArtefactStore(tmp_path)).sums()
     assert "does not fit into the 0 GB of memory" in said[1] and "does not fit onto" in said[2]
 
 
@@ -194,11 +209,51 @@ def test_kept_recipes_took_what_the_plan_says(kept, data_folder, tmp_path):
 
 
 def test_the_demo_takes_what_the_plan_says(tmp_path):
-    plan = plan_cost(PlanConfig(name="demo"), machine_of_the_factors(), store=ArtefactStore(tmp_path))
-    assert [step.kind for step in plan.steps] == ["corpus", "lm", "negatives", "energy", "perplexity"]
+    plan = plan_cost(Plan(recipe="demo"), machine_of_the_factors(), store=ArtefactStore(tmp_path))
+    assert [step.kind for step in plan.steps] == ["corpus build", "lm train", "negatives", "energy train", "perplexity"]
     assert 0.7 < plan.seconds / DEMO_SECONDS < 1.3
-    assert DemoConfig().energy.init is None  # the plan stands for the encoder that the demo fetches
+    assert Demo().energy.init is None  # the plan stands for the encoder that the demo fetches
 
 
 def test_longer_vocabularies_hold_more_bytes_a_token():
     assert bytes_per_token(2048) < bytes_per_token(50_000) < 5
+
+
+@pytest.fixture
+def machine_file(tmp_path):
+    (tmp_path / "gpu.yaml").write_text(yaml.safe_dump(GPU))
+    return str(tmp_path / "gpu.yaml")
+
+
+def test_a_paper_on_a_cluster_without_its_data(machine_file, tmp_path, energylm_command):
+    arguments = ["--scale", "paper", "--corpus", "news", "--machine", machine_file, "--nodes", 8, "--processes", 8]
+    done = energylm_command("plan", "deng2020/table1", *arguments, "--json", tmp_path / "plan.json")
+    assert done.exit_code == 0 and "of memory" in done.stdout
+    found = read_json(tmp_path / "plan.json")
+    assert found["processes"] == 64 and found["seconds"] > 3600 and found["flops"] > 1e18
+    assert {step["kind"] for step in found["steps"]} == {
+        "corpus build", "lm train", "pretrain mlm", "negatives", "energy train", "perplexity",
+    }  # fmt: skip
+
+
+def test_the_demo_on_this_machine(tmp_path, energylm_command):
+    assert energylm_command("plan", "--measure", tmp_path / "here.yaml").exit_code == 0
+    rates = yaml.safe_load((tmp_path / "here.yaml").read_text())
+    assert rates["matmul_gflops"] > 0.1 and rates["memory_gigabytes"] > 0.5
+    done = energylm_command("plan", "demo", "--machine", tmp_path / "here.yaml")
+    assert done.exit_code == 0 and "the demo: " in done.stdout and "5 of 5 steps" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a recipe"),
+        (["deng2020/table9"], "unknown recipe"),
+        (["demo", "--nodes", 0], "nodes"),
+        (["demo", "--machine", "nowhere.yaml"], "nowhere.yaml"),
+        (["demo", "--scale", "huge"], "scale"),
+    ],
+)
+def test_mistakes_are_one_line(energylm_command, arguments, message):
+    done = energylm_command("plan", *arguments)
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1 and message in done.stderr

@@ -1,29 +1,33 @@
-"""What a recipe or the demo will cost, before it is run: `energylm plan`.
+"""What a recipe or the demo will cost, before it is run.
 
     seconds of a step  =  Σ quantity · unit time of the machine · measured factor
 
-Quantities are counted (`plan_steps`), unit times come from a machine file or are measured in a second or two
-(`plan_machine`), and factors say how much slower a kind of work is than the machine's best: `plan_factors.json`, fitted
-to kept results whose steps were timed (`plan_fit`). Steps whose artefacts are there cost nothing.
+Quantities are counted by each verb (`Verb.cost`), unit times come from a machine file or are measured in a second or
+two (`machine`), and factors say how much slower a kind of work is than the machine's best: `plan_factors.json`, fitted
+to kept results whose steps were timed (`plan_fit`). Steps whose artefacts are there cost nothing. Verbs without counted
+work (search, fine-tuning, chains …) are named and left out of the sum.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from energylm.config.demo import ENCODER, DemoConfig
-from energylm.config.plan import MachineConfig, PlanConfig
 from energylm.files import read_json
 from energylm.jobs.artefacts import ArtefactStore
 from energylm.jobs.costs import CorpusSize, Counted, Product, Surroundings
-from energylm.pipelines.plan_steps import count_step
 from energylm.progress import format_seconds
-from energylm.tables import Table
+from energylm.records import Record
+from energylm.tables import Table, to_markdown
+from energylm.verbs.recipes.demo import ENCODER, Demo
+from energylm.verbs.recipes.machine import MachineConfig
+from energylm.verbs.recipes.plan import DEMO, Plan
+from energylm.verbs.recipes.recipe_plan import plan_recipe
+from energylm.verbs.recipes.step_kind import step_kind
+from energylm.verbs.recipes.steps import with_products
 
-DEMO = "demo"
-FACTORS_FILE = Path(str(files("energylm"))) / "pipelines" / "plan_factors.json"
+FACTORS_FILE = Path(str(files("energylm"))) / "verbs" / "recipes" / "plan_factors.json"
 _GIGA = 1e9
 
 
@@ -43,11 +47,13 @@ class StepCost:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanResult(Record):
     title: str
     machine: MachineConfig
-    world: int
+    processes: int  # in all
     steps: list[StepCost]
+
+    computed = ("seconds", "flops", "memory_bytes", "disk_bytes", "not_counted")
 
     @property
     def left(self) -> list[StepCost]:
@@ -56,6 +62,10 @@ class Plan:
     @property
     def uncounted(self) -> list[StepCost]:
         return [step for step in self.left if step.seconds is None]
+
+    @property
+    def not_counted(self) -> list[str]:
+        return [step.name for step in self.uncounted]
 
     @property
     def seconds(self) -> float:
@@ -101,11 +111,15 @@ class Plan:
         machine = self.machine
         return (
             f"on {machine.name}: {machine.matmul_gflops:,.0f} GFLOP/s of matrix products, "
-            f"{machine.memory_gigabytes_per_second:,.0f} GB/s of memory, {self.world} "
-            f"process{'es' if self.world > 1 else ''}; FLOPs of matrix products in all; memory of each process"
+            f"{machine.memory_gigabytes_per_second:,.0f} GB/s of memory, {self.processes} "
+            f"process{'es' if self.processes > 1 else ''}; FLOPs of matrix products in all; memory of each process"
         )
 
-    def summary(self) -> list[str]:
+    def in_words(self) -> str:
+        """The table and the sums below it."""
+        return "\n".join([self.title, "", to_markdown(self.table), *self.sums(), ""])
+
+    def sums(self) -> list[str]:
         lines = [
             f"{self.title}: {format_seconds(self.seconds)}, {self.flops / 1e12:,.3g} TFLOP, "
             f"{self.memory_bytes / _GIGA:,.2g} GB of memory, {self.disk_bytes / _GIGA:,.2g} GB of disk for "
@@ -121,37 +135,21 @@ class Plan:
             lines.append(f"this does not fit onto the {machine.disk_gigabytes:,.0f} GB of disk that are free")
         return lines
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "title": self.title,
-            "machine": self.machine.model_dump(mode="json"),
-            "processes": self.world,
-            "seconds": self.seconds,
-            "flops": self.flops,
-            "memory_bytes": self.memory_bytes,
-            "disk_bytes": self.disk_bytes,
-            "not_counted": [step.name for step in self.uncounted],
-            "steps": [asdict(step) for step in self.steps],
-        }
 
-
-def plan_cost(config: PlanConfig, machine: MachineConfig, *, store: ArtefactStore | None = None) -> Plan:
+def plan_cost(plan: Plan, machine: MachineConfig, *, store: ArtefactStore | None = None) -> PlanResult:
     """The cost of a recipe or of the demo on `machine`. Reads sizes, makes nothing."""
     facts = read_json(FACTORS_FILE)
-    store = store or ArtefactStore()
-    if config.name == DEMO:
-        title, steps = "the demo", _demo_steps(DemoConfig())
-    else:
-        title, steps = _recipe_steps(config, store)
+    title, steps = _demo_steps() if plan.recipe == DEMO else _recipe_steps(plan, store or ArtefactStore())
     products: dict[str, Product] = {}
-    around = Surroundings(config, products, facts)
+    around = Surroundings(products, facts, plan.world, plan.text_gigabytes)
     costs = []
     for step in steps:
-        counted = count_step(step.kind, step.values, around)
+        counted = step_kind(step.kind).cost(step.values, around)
         if counted is not None:
+            counted.count(f"start.{step.kind}", 1)
             products[step.product] = _known(step, counted)
-        costs.append(_cost(step, counted, machine, facts["factors"], config))
-    return Plan(title, machine, config.world, costs)
+        costs.append(_cost(step, counted, machine, facts["factors"], plan))
+    return PlanResult(title, machine, plan.world, costs)
 
 
 @dataclass(frozen=True)
@@ -163,49 +161,39 @@ class _Step:
     result: Mapping[str, Any] | None = None  # of a finished step
 
 
-def _recipe_steps(config: PlanConfig, store: ArtefactStore) -> tuple[str, list[_Step]]:
-    from energylm.pipelines.recipe_steps import STEP_KINDS
-    from energylm.pipelines.reproduce import plan_recipe
-
-    plan = plan_recipe(config.name, scale=config.scale, corpus=config.corpus, store=store)
+def _recipe_steps(plan: Plan, store: ArtefactStore) -> tuple[str, list[_Step]]:
+    assert plan.recipe is not None
+    planned = plan_recipe(plan.recipe, scale=plan.scale, corpus=plan.corpus, store=store)
     steps = []
-    for step in plan.steps:
-        found = store.find(step.kind, step.key)
-        place = str(store.product(step.kind, step.key) / STEP_KINDS[step.kind].product)
-        steps.append(_Step(step.name, step.kind, step.values, place, None if found is None else found.result))
-    on = f" on {plan.corpus}" if plan.corpus else ""
-    return f"{plan.name} at scale {plan.scale}{on}", steps
+    for step in planned.steps:
+        artefact = store.find(step.kind, step.key)
+        result = None if artefact is None else artefact.result
+        steps.append(_Step(step.name, step.kind, step.values, step.product, result))
+    return planned.title, steps
 
 
-def _demo_steps(config: DemoConfig) -> list[_Step]:
-    """The demo's five steps with the settings that it gives them; its samples are part of the last."""
-    from energylm.pipelines.demo import energy_config, negatives_config, perplexity_verb, train_config
-
-    if config.energy.init is None:
-        config = config.model_copy(update={"energy": config.energy.model_copy(update={"init": ENCODER})})
-    corpus, negatives = Path("corpus"), Path("negatives")
-    lm, energy = Path("lm/model"), Path("energy/model")
-    values = {"sources": [config.source], "vocabulary_size": config.vocabulary_size}
-    return [
-        _Step("corpus", "corpus", values, str(corpus)),
-        _Step("language model", "lm", train_config(config, corpus_folder=corpus).model_dump(), str(lm)),
-        _Step("negatives", "negatives", negatives_config(config, corpus, lm).model_dump(), str(negatives)),
-        _Step("energy", "energy", energy_config(config, corpus, negatives).model_dump(), str(energy)),
-        _Step("perplexity", "perplexity", perplexity_verb(config, corpus, lm, energy).model_dump(), "perplexity"),
-    ]
+def _demo_steps() -> tuple[str, list[_Step]]:
+    """The demo's steps; its samples are part of the last."""
+    steps, products = [], {}
+    for name, step in Demo().made_by(init=ENCODER).items():
+        values = with_products(step.config, products)
+        products[name] = str(Path(name) / step_kind(step.make).product)
+        steps.append(_Step(name, step.make, values, products[name]))
+    return "the demo", steps
 
 
 def _known(step: _Step, counted: Counted) -> Product:
     """What a finished step found out is better than what was counted for it."""
     if step.result is not None and isinstance(counted.product, CorpusSize):
-        return CorpusSize(step.result["tokens"], step.result["vocabulary_size"])
+        tokens = {split: step.result["splits"][split]["tokens"] for split in counted.product.tokens}
+        return CorpusSize(tokens, step.result["tokenizer"]["vocabulary_size"])
     return counted.product
 
 
 def _cost(
-    step: _Step, counted: Counted | None, machine: MachineConfig, factors: Mapping[str, float], config: PlanConfig
+    step: _Step, counted: Counted | None, machine: MachineConfig, factors: Mapping[str, float], plan: Plan
 ) -> StepCost:
-    is_there = step.result is not None and not config.fresh
+    is_there = step.result is not None and not plan.fresh
     if counted is None:
         return StepCost(step.name, step.kind, is_there, None, None, None, None)
     if is_there:
@@ -215,7 +203,7 @@ def _cost(
         step.kind,
         False,
         seconds_of(counted.quantities, machine, factors),
-        counted.flops * config.world,
+        counted.flops * plan.world,
         counted.memory_bytes,
         counted.disk_bytes,
         tuple(counted.notes),

@@ -1,6 +1,6 @@
 """Recipes: a table or figure of a paper as data, in YAML under `recipes/<paper>/`.
 
-    steps     what is made, each from others:    base: {make: lm, config: {corpus: "@corpus", …}}
+    steps     what is made, each from others:    base: {make: lm train, config: {corpus: "@corpus"}}
     scales    mini (minutes on 2 CPU cores) and paper (the published sizes): corpora to choose from, and the settings of
               each step that differ. A step that a scale does not name is not made at that scale.
     corpora   alternatives, each a corpus ({sources: …}, the step `corpus`) or a set ({books: {sources: …}, news: …}:
@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from energylm.config.base import Config, load_config
+from energylm.config.base import Config, load_config, merged
 from energylm.errors import ConfigError
 
 Scale = Literal["mini", "paper"]
@@ -33,7 +33,7 @@ Cell = str | int | float | None
 class StepConfig(Config):
     """One thing that is made."""
 
-    make: str = Field(description="What is made: corpus, lm, negatives, energy, perplexity …")
+    make: str = Field(description="A verb: corpus build, lm train, perplexity …")
     config: dict[str, Any] = Field({}, description="Settings that hold at every scale; '@step' is that step's product.")
 
 
@@ -82,7 +82,7 @@ class SectionConfig(Config):
 
 class ClaimConfig(Config):
     says: str = Field(description="The finding in words.")
-    holds_if: str = Field(description="A predicate over the results (evaluation.claims).")
+    holds_if: str = Field(description="A predicate over the results (verbs.recipes.claims).")
     published: str = Field("", description="What the paper prints for it.")
 
 
@@ -103,11 +103,11 @@ class Recipe(Shared):
 
     def steps_at(self, scale: Scale) -> dict[str, StepConfig]:
         """The steps of a scale with its settings laid over the common ones."""
-        found = {}
+        result = {}
         for name, settings in self.scales[scale].steps.items():
             step = self.steps[name]
-            found[name] = step.model_copy(update={"config": merged(step.config, settings)})
-        return found
+            result[name] = step.model_copy(update={"config": merged(step.config, settings)})
+        return result
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
@@ -164,15 +164,6 @@ class _Partial(Config):
     model_config = ConfigDict(extra="allow")
 
     uses: str | None = None
-
-
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` laid over `below`, key by key at every depth."""
-    result = dict(below)
-    for key, value in above.items():
-        both_are_nested = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = merged(result[key], value) if both_are_nested else value
-    return result
 
 
 def members_of(corpora: Mapping[str, Any]) -> dict[str, Mapping[str, Any]] | None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from energylm.errors import DataError
-from energylm.evaluation.results_page import results_page
-from energylm.tables import Table
 from energylm.report.report import Numbers, Text, write_report
+from energylm.tables import Table
+from energylm.verbs.recipes.results_page import results_page
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 BENCH = {
     "name": "toy",
     "machine": {"cpu_count": 2, "torch": "1"},

@@ -1,6 +1,6 @@
 """docs/results.md is generated, never typed: `make results` renders the JSON files kept in docs/results.
 
-    python -m energylm.evaluation.results_page docs/results docs/results.md
+    python -m energylm.verbs.recipes.results_page docs/results docs/results.md
 
 Two kinds of file are known by their keys: a benchmark's bars (`energylm bench NAME --json FILE`) and a report's
 `results.json`. Files are taken in the order of their names, so the page depends on nothing else.
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from energylm.errors import DataError
-from energylm.tables import Cell, Table, to_markdown
 from energylm.files import read_json, write_text
+from energylm.tables import Cell, Table, to_markdown
 
 _HEAD = """# Results
 

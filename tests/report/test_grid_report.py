@@ -2,8 +2,8 @@
 
 import pytest
 
-from energylm.evaluation.grid_report import GridCell, grid_sections, summarise
 from energylm.files import read_json
+from energylm.report.grid_report import GridCell, grid_sections, summarise
 from energylm.report.plots import HeatMap
 from energylm.report.report import Numbers, Plot, write_report
 

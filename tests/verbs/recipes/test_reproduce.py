@@ -1,16 +1,24 @@
 """A toy recipe from corpus to report: planned, made, reused, judged; what is wrong with a recipe is one line."""
 
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
+from pydantic import Field
 
-from energylm.config.recipe import load_recipe, recipe_names
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.files import read_json
 from energylm.jobs.artefacts import ArtefactStore
-from energylm.pipelines import recipe_steps
-from energylm.pipelines.reproduce import plan_recipe, reproduce
+from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.records import Record
+from energylm.verbs import table
+from energylm.verbs.recipes.recipe import load_recipe, recipe_names
+from energylm.verbs.recipes.recipe_plan import plan_recipe
+from energylm.verbs.recipes.reproducing import reproduce
+from energylm.verbs.verb import Verb
 
 TRAINING = {"steps": 4, "global_batch": 2, "validation": {"every_steps": 4}, "threads": 1}
 
@@ -22,10 +30,10 @@ def recipe():
         "where": "nowhere",
         "about": "A narrow and a wide language model.",
         "steps": {
-            "corpus": {"make": "corpus", "config": {"vocabulary_size": 300}},
-            "narrow": {"make": "lm", "config": {"corpus": "@corpus", "window": 12, "training": TRAINING}},
-            "wide": {"make": "lm", "config": {"corpus": "@corpus", "window": 12, "training": TRAINING}},
-            "unused": {"make": "lm", "config": {"corpus": "@corpus"}},
+            "corpus": {"make": "corpus build", "config": {"vocabulary_size": 300}},
+            "narrow": {"make": "lm train", "config": {"corpus": "@corpus", "window": 12, "training": TRAINING}},
+            "wide": {"make": "lm train", "config": {"corpus": "@corpus", "window": 12, "training": TRAINING}},
+            "unused": {"make": "lm train", "config": {"corpus": "@corpus"}},
             "measured": {
                 "make": "perplexity",
                 "config": {"language_model": "@narrow", "balm": "@wide", "source": "@corpus", "split": "train"},
@@ -43,7 +51,7 @@ def recipe():
                     "narrow": {"network": {"width": 16, "layers": 1}},
                     "wide": {"network": {"width": 32, "layers": 1}},
                     "unused": {},
-                    "measured": {"length": 12, "prefix": 4, "contexts": 5},
+                    "measured": {"length": 12, "prefix_tokens": 4, "contexts": 5},
                 },
             }
         },
@@ -52,8 +60,8 @@ def recipe():
                 "title": "Perplexity",
                 "columns": ["model", "parameters", "here", "published"],
                 "rows": [
-                    ["narrow", "=narrow.parameters", "=measured.base", 18.4],
-                    ["wide", "=wide.parameters", "=measured.balm", None],
+                    ["narrow", "=narrow.parameters", "=measured.base.value", 18.4],
+                    ["wide", "=wide.parameters", "=measured.baselines.balm.value", None],
                 ],
                 "convention": "=measured.convention",
             },
@@ -71,16 +79,28 @@ def recipe():
     }
 
 
+@dataclass(frozen=True)
+class Points(Record):
+    x: list[int]
+    y: list[float]
+
+
+class Lists(Verb):
+    """A verb that needs no model."""
+
+    value: int = Field(0, description="The last number.")
+
+    def run(self, job: Job = DEFAULT_JOB) -> Points:
+        return Points([1, 2], [3.0, self.value])
+
+
 @pytest.fixture
 def lists(monkeypatch):
-    """A kind of step that needs no model."""
-    from energylm.config.base import Config
-
-    class Nothing(Config):
-        value: int = 0
-
-    kind = recipe_steps.StepKind(Nothing, lambda values, folder: {"x": [1, 2], "y": [3.0, values["value"]]})
-    monkeypatch.setitem(recipe_steps.STEP_KINDS, "lists", kind)
+    """A verb of the table, as `from energylm.verbs import …` and recipes find it."""
+    module = ModuleType("energylm.verbs.toy")
+    module.Lists = Lists
+    monkeypatch.setitem(sys.modules, "energylm.verbs.toy", module)
+    monkeypatch.setitem(table.STEPS_ONLY, "lists", "toy:Lists")
 
 
 @pytest.fixture
@@ -114,7 +134,9 @@ def test_a_recipe_is_made_reported_and_reused(file, store, tmp_path, capsys):
     kept = read_json(done.results)
     rows = kept["sections"]["perplexity"]["rows"]
     assert rows[0]["parameters"] == done.steps["narrow"].result["parameters"] and rows[0]["published"] == 18.4
-    assert rows[1]["here"] == done.steps["measured"].result["balm"] and rows[1]["published"] is None
+    assert (
+        rows[1]["here"] == done.steps["measured"].result["baselines"]["balm"]["value"] and rows[1]["published"] is None
+    )
     assert "tokens" in kept["sections"]["perplexity"]["convention"]
     assert [row["here"] for row in kept["sections"]["claims"]["rows"]] == ["holds", "does not hold"]
     assert kept["sections"]["tokens"]["plot"]["series"][0]["y"] == [3.0, 4]
@@ -204,13 +226,13 @@ def several(recipe, tmp_path, texts_folder, monkeypatch):
     grid = {
         "generators": {"small": {"train": {"window": 12, "network": {"width": 16, "layers": 1}, "training": TRAINING}}},
         "energies": {"linear": {"init": "linear", "settings": {"training": TRAINING}}},
-        "negatives": {"length": 12, "context_lengths": [8], "k": 1},
+        "negatives": {"length": 12, "prefix_tokens": [8], "k": 1},
         "contexts": {"train": 30, "valid": 20, "test": 20},
         "training": [{"corpora": ["a"]}, {"corpora": ["c"]}],
         "resamples": 10,
     }
     values = recipe | {
-        "steps": {"corpus": {"make": "corpus"}, "grid": {"make": "grid", "config": grid}},
+        "steps": {"corpus": {"make": "corpus build"}, "grid": {"make": "grid", "config": grid}},
         "scales": {
             "mini": {
                 "corpora": {
@@ -326,3 +348,66 @@ def test_figures_share_what_table_1_makes(store):
 def test_a_pretrained_model_that_is_not_here_is_named_with_the_cure(store):
     with pytest.raises(ModelError, match="energylm models get smollm2-135m"):
         plan_recipe("deng2020/pretrained", scale="mini", corpus="sotu", store=store)
+
+
+@pytest.fixture
+def toy(tmp_path, texts_folder):
+    training = {"steps": 2, "global_batch": 2, "validation": {"every_steps": 2}, "threads": 1}
+    values = {
+        "title": "One model",
+        "where": "nowhere",
+        "about": "One model.",
+        "steps": {
+            "corpus": {"make": "corpus build", "config": {"vocabulary_size": 300}},
+            "lm": {
+                "make": "lm train",
+                "config": {"corpus": "@corpus", "window": 8, "network": {"width": 16, "layers": 1}},
+            },
+        },
+        "scales": {
+            "mini": {
+                "corpora": {"texts": {"sources": [str(texts_folder)]}},
+                "steps": {"corpus": {}, "lm": {"training": training}},
+            }
+        },
+        "report": [{"title": "Numbers", "columns": ["perplexity"], "rows": [["=lm.best_perplexity.value"]]}],
+        "claims": [
+            {"says": "it knows something", "holds_if": "lm.best_perplexity.value < 1000", "published": "17.57"},
+            {"says": "it knows everything", "holds_if": "lm.best_perplexity.value < 1.5"},
+        ],
+    }
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(values))
+    return tmp_path / "toy.yaml"
+
+
+def test_claims_and_report_on_stdout_and_results_as_json(toy, tmp_path, monkeypatch, energylm_command):
+    monkeypatch.setenv("ENERGYLM_HOME", str(tmp_path / "home"))
+    planned = energylm_command("reproduce", toy, "--dry-run")
+    assert planned.exit_code == 0 and "2 of 2 steps to make" in planned.stdout and not (tmp_path / "home").exists()
+    done = energylm_command("reproduce", toy, "--output", tmp_path / "out", "--json", tmp_path / "kept.json")
+    first, second, page = done.stdout.splitlines()
+    assert first.startswith("holds: it knows something: lm.best_perplexity.value = ") and first.endswith(
+        "(published: 17.57)"
+    )
+    assert second.startswith("does not hold: it knows everything") and done.exit_code == 0  # a result, not an error
+    assert page == str(tmp_path / "out" / "report.html")
+    assert read_json(tmp_path / "kept.json") == read_json(tmp_path / "out" / "results.json")
+    assert "0 of 2 steps to make" in energylm_command("reproduce", toy, "--dry-run").stdout
+
+
+def test_list(energylm_command):
+    done = energylm_command("reproduce", "--list")
+    assert done.exit_code == 0 and "deng2020/table1" in done.stdout and "table 1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "name a recipe"),
+        (("deng2020/table1", "--scale", "maxi"), "--scale: Input should be 'mini' or 'paper'"),
+        (("tabel1",), "unknown recipe"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_line(energylm_command, arguments, said):
+    done = energylm_command("reproduce", *arguments)
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1 and said in done.stderr

@@ -1,4 +1,4 @@
-"""Measure what a plan needs to know of this machine, in some seconds: `energylm plan --measure FILE`.
+"""What a plan needs to know of a machine, and how to measure it here in some seconds: `energylm plan --measure FILE`.
 
 Each rate is the median of short bursts over a second and a half: on a machine that is shared with others, as most are
 in the cloud, the best burst promises what an hour of work never sees.
@@ -11,12 +11,29 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from pydantic import Field
+
+from energylm.config.base import Config
 from energylm.config.places import home_folder
-from energylm.config.plan import MachineConfig
 
 SECONDS, BURSTS = 1.5, 5  # of a rate, at least
 MATMUL_SIZE, FLOATS, SMALL, CHAIN = 1024, 1 << 23, 1 << 10, 200
 _TEXT = "The clerk of the harbour counts {} boats, mends the old bridge, and remembers a winter of {} letters.\n"
+
+
+class MachineConfig(Config):
+    """What one process has: all cores of a machine, or a GPU. `energylm plan --measure FILE` writes this file."""
+
+    name: str = Field("this machine", description="What the plan calls it.")
+    matmul_gflops: float = Field(gt=0, description="Billions of operations a second of a large float32 matrix product.")
+    memory_gigabytes_per_second: float = Field(gt=0, description="Read and written by a large element-wise operation.")
+    operation_microseconds: float = Field(gt=0, description="Of an operation too small for its size to matter.")
+    text_megabytes_per_second: float = Field(gt=0, description="Of encoding text with a byte-level BPE.")
+    memory_gigabytes: float | None = Field(None, gt=0, description="That a process may use; none = not checked.")
+    disk_gigabytes: float | None = Field(None, gt=0, description="That are free; none = not checked.")
+    network_gigabytes_per_second: float = Field(
+        1.0, gt=0, description="Between processes, for the gradients of an update."
+    )
 
 
 def measure_machine(*, name: str = "this machine") -> MachineConfig:

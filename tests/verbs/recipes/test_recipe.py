@@ -3,14 +3,18 @@
 import pytest
 import yaml
 
-from energylm.config.recipe import load_recipe, merged, read_recipe, recipe_names, references
+from energylm.config.base import merged
 from energylm.errors import ConfigError
+from energylm.verbs.recipes.recipe import load_recipe, read_recipe, recipe_names, references
 
 RECIPE = {
     "title": "A title",
     "where": "table 1",
     "about": "About it.",
-    "steps": {"corpus": {"make": "corpus"}, "base": {"make": "lm", "config": {"corpus": "@corpus", "window": 8}}},
+    "steps": {
+        "corpus": {"make": "corpus build"},
+        "base": {"make": "lm train", "config": {"corpus": "@corpus", "window": 8}},
+    },
     "scales": {"mini": {"steps": {"corpus": {}, "base": {"window": 9}}}},
     "report": [{"title": "T", "columns": ["a", "b"], "rows": [["x", "=base.perplexity"]]}],
     "claims": [{"says": "s", "holds_if": "base.perplexity < 3"}],

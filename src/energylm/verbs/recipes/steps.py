@@ -3,22 +3,23 @@
 A step names what it is made from ("@corpus"). Wanted steps, and those they are made from, are made one after the other,
 each under a key that is a hash of its settings and of the keys it is made from (`artefacts`).
 
-Relations  `recipe_steps` says what each kind of step calls; `reproduce` and `grid` decide which steps there are.
+Relations  `step_kind` says what each kind of step runs; `recipe_plan` and `grid_steps` decide which steps there are.
 """
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from energylm.config.recipe import PRODUCT, StepConfig, references
 from energylm.errors import ConfigError
-from energylm.tables import Table
 from energylm.jobs.artefacts import Artefact, ArtefactStore, artefact_key
-from energylm.pipelines.recipe_steps import STEP_KINDS
 from energylm.progress import format_seconds, say
 from energylm.report.report import Numbers, Section
+from energylm.tables import Table
+from energylm.verbs.recipes.recipe import PRODUCT, StepConfig, references
+from energylm.verbs.recipes.step_kind import step_kind, step_kinds
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class PlannedStep:
     kind: str
     key: str
     identity: dict[str, Any]  # settings, with the keys of what they refer to
-    values: dict[str, Any]  # the same with paths, as the pipeline takes them
+    values: dict[str, Any]  # the same with paths, as the verb takes them
+    product: str  # what "@name" means: where it lies or will lie
     finished: bool
 
 
@@ -45,15 +47,13 @@ def make_steps(planned: Sequence[PlannedStep], *, store: ArtefactStore) -> dict[
     for number, step in enumerate(planned, start=1):
         head = f"{number}/{len(planned)} {step.name} ({step.kind})"
         say(f"{head}: {'reused' if step.finished else 'making'} {step.kind}/{step.key}")
-        kind = STEP_KINDS[step.kind]
-        made[step.name] = store.make(
-            step.kind, step.key, lambda folder, k=kind, v=step.values: k.run(v, folder), identity=step.identity
-        )
+        make = partial(step_kind(step.kind).make, step.values)
+        made[step.name] = store.make(step.kind, step.key, make, identity=step.identity)
     return made
 
 
 def describe_steps(planned: Sequence[PlannedStep]) -> list[str]:
-    """One line a step: whether it is there, its name and its place in the store."""
+    """One line a step: whether it is there, its name, and what the store calls it."""
     width = max([24, *(len(step.name) for step in planned)])
     return [
         f"  {'is there' if step.finished else 'to make':8}  {step.name:{width}} {step.kind}/{step.key}"
@@ -81,9 +81,9 @@ def steps_section(made: Mapping[str, Artefact]) -> Section:
 
 def _order(steps: Mapping[str, StepConfig], wanted: set[str]) -> Iterator[str]:
     """`wanted` and everything they are made from, each after what it needs; ties in the order of `steps`."""
-    places = {name: place for place, name in enumerate(steps)}
+    order = {name: number for number, name in enumerate(steps)}
     graph: dict[str, list[str]] = {}
-    left = sorted(wanted, key=places.__getitem__)
+    left = sorted(wanted, key=order.__getitem__)
     while left:
         name = left.pop()
         if name not in graph:
@@ -96,7 +96,7 @@ def _order(steps: Mapping[str, StepConfig], wanted: set[str]) -> Iterator[str]:
     except CycleError as circle:
         raise ConfigError(f"steps are made from each other in a circle: {' → '.join(circle.args[1])}") from None
     while sorter.is_active():
-        ready = sorted(sorter.get_ready(), key=places.__getitem__)
+        ready = sorted(sorter.get_ready(), key=order.__getitem__)
         yield from ready
         sorter.done(*ready)
 
@@ -110,28 +110,23 @@ def _refuse_unknown(name: str, products: Sequence[str], steps: Mapping[str, Step
 
 
 def _planned(name: str, step: StepConfig, before: Mapping[str, PlannedStep], store: ArtefactStore) -> PlannedStep:
-    if step.make not in STEP_KINDS:
-        raise ConfigError(f"step {name!r} makes {step.make!r}, which is unknown; known: {', '.join(STEP_KINDS)}")
-    kind = STEP_KINDS[step.make]
-    places = {
-        other.name: str(store.product(other.kind, other.key) / STEP_KINDS[other.kind].product)
-        for other in before.values()
-    }
+    if step.make not in step_kinds():
+        raise ConfigError(f"step {name!r} makes {step.make!r}, which is unknown; known: {', '.join(step_kinds())}")
+    kind, origin = step_kind(step.make), f"step {name!r}"
+    values = with_products(step.config, {other.name: other.product for other in before.values()})
     keys = {other.name: f"{other.kind}/{other.key}" for other in before.values()}
-    origin = f"step {name!r}"
-    values = _replaced(step.config, places)
-    kind.config_class.checked(values, origin=origin)
-    identity = kind.identity(_replaced(step.config, keys), origin)
+    identity = kind.identity(with_products(step.config, keys), origin=origin)
     key = artefact_key(step.make, identity)
-    return PlannedStep(name, step.make, key, identity, values, finished=store.find(step.make, key) is not None)
+    product = str(store.product(step.make, key) / kind.product)
+    return PlannedStep(name, step.make, key, identity, values, product, store.find(step.make, key) is not None)
 
 
-def _replaced(value: Any, products: Mapping[str, str]) -> Any:
+def with_products(value: Any, products: Mapping[str, str]) -> Any:
     """`value` with every "@name" replaced."""
     if isinstance(value, str) and value.startswith(PRODUCT):
         return products[value.removeprefix(PRODUCT)]
     if isinstance(value, Mapping):
-        return {key: _replaced(inner, products) for key, inner in value.items()}
+        return {key: with_products(inner, products) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_replaced(inner, products) for inner in value]
+        return [with_products(inner, products) for inner in value]
     return value

@@ -5,12 +5,18 @@ import random
 import pytest
 import yaml
 
-from energylm.config.grid import GridConfig
 from energylm.errors import ConfigError, DataError
 from energylm.files import read_json
-from energylm.jobs.artefacts import ArtefactStore
-from energylm.pipelines.grid import plan_grid, run_grid
-from energylm.pipelines.grid_steps import JudgedSet, TrainingSet, expand_grid, judged_sets, setting_of, training_sets
+from energylm.jobs.job import Job
+from energylm.verbs.recipes.grid import Grid
+from energylm.verbs.recipes.grid_steps import (
+    JudgedSet,
+    TrainingSet,
+    expand_grid,
+    judged_sets,
+    setting_of,
+    training_sets,
+)
 
 TRAINING = {"steps": 3, "global_batch": 2, "validation": {"every_steps": 3}, "threads": 1}
 LM = {"window": 16, "network": {"width": 16, "layers": 1}, "training": TRAINING}
@@ -42,20 +48,15 @@ def values(texts_folder, other_folder):
         "corpus": {"vocabulary_size": 300, "valid_fraction": 0.2, "test_fraction": 0.2},
         "generators": {"small": {"train": LM}, "conv": {"train": CONV}},
         "energies": {"unit": UNIT, "likelihood": {"init": "log-likelihood"}},
-        "negatives": {"length": 16, "context_lengths": [8, 12], "k": 2},
+        "negatives": {"length": 16, "prefix_tokens": [8, 12], "k": 2},
         "contexts": {"train": 40, "valid": 20, "test": 24},
         "training": [{"generators": ["small"], "corpora": ["one"]}],
         "resamples": 20,
     }
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtefactStore(tmp_path_factory.mktemp("store"))
-
-
 def grid(values, **changes):
-    return GridConfig.checked(values | changes)
+    return Grid.checked(values | changes)
 
 
 def names(config):
@@ -77,9 +78,9 @@ def test_taken_apart_by_hand(values):
     }  # fmt: skip
     assert made["lm_small_one_train"].config["training"]["seed"] == 0
     assert made["lm_small_one_test"].config["training"]["seed"] == 1
-    assert made["neg_small_one_valid"].config["lm"] == "@lm_small_one_train"
+    assert made["neg_small_one_valid"].config["language_model"] == "@lm_small_one_train"
     test = made["neg_small_one_test"].config
-    assert (test["lm"], test["split"], test["k"]) == ("@lm_small_one_test", "test", 1)
+    assert (test["language_model"], test["split"], test["k"]) == ("@lm_small_one_test", "test", 1)
     assert test["truncation"] == {"top_k": 10} and test["documents"] == "within" and test["side"] == "suffix"
     assert made["one"].config["tokenizer"] == made["two"].config["tokenizer"] == "@corpus"
     assert made["corpus"].config["sources"] == [
@@ -92,7 +93,7 @@ def test_taken_apart_by_hand(values):
 
 def test_settings_are_derived_from_what_the_sides_share(values):
     """bakhtin2019 table 1, and a model from elsewhere, whose own corpus is none of ours."""
-    config = grid(values, generators=values["generators"] | {"given": {"lm": "smollm2-135m"}})
+    config = grid(values, generators=values["generators"] | {"given": {"language_model": "smollm2-135m"}})
     one, both = TrainingSet(("small",), ("one",), ()), TrainingSet(("small", "conv"), ("one", "two"), ())
     settings = {(t.name, test.name): setting_of(config, t, test) for t in (one, both) for test in judged_sets(config)}
     assert settings == {
@@ -129,14 +130,19 @@ def test_training_sets_by_each_pairs_and_all(values):
 def test_both_directions_and_a_given_model(values):
     generators = {
         "small": {"train": LM, "directions": ["left-to-right", "right-to-left"]},
-        "given": {"lm": "smollm2-135m", "negatives": {"length": 12, "context_lengths": [6]}, "pretrained_on": ["two"]},
+        "given": {
+            "language_model": "smollm2-135m",
+            "negatives": {"length": 12, "prefix_tokens": [6]},
+            "pretrained_on": ["two"],
+        },
     }
     made = expand_grid("grid", grid(values, generators=generators))
     assert made["lm_small_one_train_backwards"].config["direction"] == "right-to-left"
     assert made["neg_small_one_train_backwards"].config["side"] == "prefix"
     assert len(made["unit_on_small_one"].config["negatives"]) == 2
     assert (
-        made["neg_given_one_test"].config["length"] == 12 and made["neg_given_one_test"].config["lm"] == "smollm2-135m"
+        made["neg_given_one_test"].config["length"] == 12
+        and made["neg_given_one_test"].config["language_model"] == "smollm2-135m"
     )
     assert made["neg_given_one_test"].config["corpus"] == "@one_for_given"
     assert made["one_for_given"].config["tokenizer"] == "smollm2-135m"
@@ -145,10 +151,9 @@ def test_both_directions_and_a_given_model(values):
     assert "given has seen two" in left_out[0]["note"] and "unit_on_small_one_at_given_two" not in made
 
 
-def test_made_once_resumed_and_reported(values, store, tmp_path, monkeypatch, capsys):
+def test_made_once_resumed_and_reported(values, home, tmp_path, monkeypatch, capsys):
     config = grid(values, test={"settings": ["in-domain", "cross-architecture"]})
-    plan = plan_grid(config, store=store)
-    assert "4 cells" in plan.describe() and not any(step.finished for step in plan.steps)
+    assert "4 cells" in config.check() and not any(step.finished for step in config.plan())
     from energylm.pipelines import discriminate as module
 
     whole = module.discriminate
@@ -162,11 +167,11 @@ def test_made_once_resumed_and_reported(values, store, tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(module, "discriminate", dies_at_the_third)
     with pytest.raises(KeyboardInterrupt):
-        run_grid(config, output=tmp_path / "out", store=store)
-    run = run_grid(config, output=tmp_path / "out", store=store)
+        config.run(Job(output=tmp_path / "out"))
+    run = config.run(Job(output=tmp_path / "out"))
     assert len(calls) == 5  # 4 cells; the one that was interrupted is made again, the two before it are not
-    assert capsys.readouterr().err.count("(lm): reused") == 3
-    records = run.found["records"]
+    assert capsys.readouterr().err.count("(lm train): reused") == 3
+    records = run.cells["records"]
     assert [(record["energy"], record["tested on"], record["setting"]) for record in records] == [
         ("unit", "small_one", "in-domain"), ("unit", "conv_one", "cross-architecture"),
         ("likelihood", "small_one", "in-domain"), ("likelihood", "conv_one", "cross-architecture"),
@@ -177,15 +182,15 @@ def test_made_once_resumed_and_reported(values, store, tmp_path, monkeypatch, ca
     assert kept["sections"]["accuracy-settings"]["rows"][0]["cells"] == 2
     assert kept["sections"]["accuracy-unit"]["plot"]["marks"] == [["in-domain", "cross-architecture"]]
     assert {"report.html", "results.md", "accuracy-unit.png"} <= {path.name for path in (tmp_path / "out").iterdir()}
-    assert all(step.finished for step in plan_grid(config, store=store).steps)
-    assert "0 of" in plan_grid(config, store=store).describe()
+    assert all(step.finished for step in config.plan())
+    assert "0 of" in config.check() and run.to_json() == kept
 
 
-def test_another_energy_reuses_all_generators(values, store, tmp_path):
-    run_grid(grid(values, test={"settings": ["in-domain"]}), output=tmp_path / "out", store=store)
+def test_another_energy_reuses_all_generators(values, home, tmp_path):
+    grid(values, test={"settings": ["in-domain"]}).run(Job(output=tmp_path / "out"))
     energies = values["energies"] | {"linear": {"init": "linear", "settings": {"training": TRAINING}}}
-    plan = plan_grid(grid(values, energies=energies, test={"settings": ["in-domain"]}), store=store)
-    assert {step.name for step in plan.steps if not step.finished} == {
+    steps = grid(values, energies=energies, test={"settings": ["in-domain"]}).plan()
+    assert {step.name for step in steps if not step.finished} == {
         "linear_on_small_one", "linear_on_small_one_at_small_one", "grid",
     }  # fmt: skip
 
@@ -194,7 +199,7 @@ def test_a_model_of_the_user_is_keyed_by_its_weights(values, model_folder, corpu
     import shutil
 
     def keys(place):
-        generators = {"mine": {"lm": str(place / "model")}}
+        generators = {"mine": {"language_model": str(place / "model")}}
         config = grid(
             values,
             corpora={"one": str(place / "corpus")},
@@ -202,7 +207,7 @@ def test_a_model_of_the_user_is_keyed_by_its_weights(values, model_folder, corpu
             training=[{}],
             energies={"unit": UNIT},
         )
-        return {step.name: step.key for step in plan_grid(config, store=ArtefactStore(tmp_path / "store")).steps}
+        return {step.name: step.key for step in config.plan()}
 
     here = keys(model_folder.parent)
     assert "corpus" not in here and "one_for_mine" not in here  # a corpus folder is taken as it is
@@ -221,8 +226,8 @@ def test_a_model_of_the_user_is_keyed_by_its_weights(values, model_folder, corpu
         ({"training": [{"generators": ["smal"]}]}, "did you mean 'small'?"),
         ({"training": [{"energies": ["bilstm"]}]}, "training.0.energies names 'bilstm'"),
         ({"test_seed": 0}, "train_seed and test_seed are both 0"),
-        ({"generators": {"x": {}}}, "either `train` (settings) or `lm`"),
-        ({"generators": {"x": {"lm": "a", "trained_on": "one"}}}, "leave out trained_on"),
+        ({"generators": {"x": {}}}, "either train (settings) or language_model"),
+        ({"generators": {"x": {"language_model": "a", "trained_on": "one"}}}, "leave out trained_on"),
         ({"generators": {"x y": {"train": {}}}}, "'x y' is no name"),
         ({"enregies": {}}, "did you mean 'energies'?"),
         ({"corpora": {}}, "corpora"),
@@ -245,24 +250,25 @@ def test_mistakes_in_a_grid_are_one_line(values, change, said):
         ({"test": {"settings": ["unseen"], "generators": ["small"], "corpora": ["one"]}}, "no cell is left"),
     ],
 )
-def test_what_cannot_be_made_is_refused_before_anything_is_made(values, tmp_path, change, said):
+def test_what_cannot_be_made_is_refused_before_anything_is_made(values, tmp_path, monkeypatch, change, said):
+    monkeypatch.setenv("ENERGYLM_HOME", str(tmp_path / "home"))
     with pytest.raises(ConfigError) as refused:
-        run_grid(grid(values, **change), output=tmp_path / "out", store=ArtefactStore(tmp_path / "store"))
+        grid(values, **change).run(Job(output=tmp_path / "out"))
     assert said in str(refused.value) and "\n" not in str(refused.value)
-    assert not (tmp_path / "store").exists() and not (tmp_path / "out").exists()
+    assert not (tmp_path / "home").exists() and not (tmp_path / "out").exists()
 
 
 def test_a_test_set_that_was_learnt_from_is_refused(values, texts_folder, tmp_path):
     """The same texts under two names and two split seeds: what one calls test, the other learnt from."""
     values = values | {"corpus": {"vocabulary_size": 300, "valid_fraction": 0.2, "test_fraction": 0.2}}
     corpora = {name: tmp_path / name for name in ("one", "two")}
-    from energylm.config.corpus import CorpusConfig
-    from energylm.pipelines.build_corpus import build_corpus
+
+    from energylm.verbs import BuildCorpus
 
     for seed, (name, folder) in enumerate(corpora.items()):
         tokenizer = None if name == "one" else str(corpora["one"])
         settings = values["corpus"] | {"sources": [str(texts_folder)], "split_seed": seed, "tokenizer": tokenizer}
-        build_corpus(CorpusConfig.checked(settings), output=folder)
+        BuildCorpus.checked(settings).run(Job(output=folder))
     config = grid(
         values,
         corpora={name: str(folder) for name, folder in corpora.items()},
@@ -271,7 +277,7 @@ def test_a_test_set_that_was_learnt_from_is_refused(values, texts_folder, tmp_pa
         test={"generators": ["small"], "settings": ["cross-corpus"]},
     )
     with pytest.raises(DataError, match="stand in the texts that the energy learnt from") as refused:
-        run_grid(config, output=tmp_path / "out", store=ArtefactStore(tmp_path / "store"))
+        config.run(Job(output=tmp_path / "out"))
     assert "\n" not in str(refused.value)
 
 
@@ -291,4 +297,52 @@ def test_a_grid_on_some_of_its_corpora(values):
 
 def test_configs_are_yaml(values):
     config = grid(values)
-    assert GridConfig.checked(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json")))) == config
+    assert Grid.checked(yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json")))) == config
+
+
+@pytest.fixture
+def file(tmp_path, corpus_folder, model_folder, monkeypatch):
+    monkeypatch.setenv("ENERGYLM_HOME", str(tmp_path / "home"))
+    training = {"steps": 2, "global_batch": 2, "validation": {"every_steps": 2}, "threads": 1}
+    values = {
+        "corpora": {"tales": str(corpus_folder)},
+        "generators": {
+            "mine": {"language_model": str(model_folder)},
+            "small": {"train": {"window": 16, "network": {"width": 16, "layers": 1}, "training": training}},
+        },
+        "energies": {"linear": {"init": "linear", "settings": {"training": training}}},
+        "negatives": {"length": 16, "prefix_tokens": [8], "k": 1},
+        "contexts": {"train": 20, "valid": 12, "test": 12},
+        "training": [{"generators": ["small"]}],
+        "resamples": 20,
+    }
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(values))
+    return tmp_path / "study.yaml"
+
+
+def test_plan_run_and_run_again(file, tmp_path, energylm_command):
+    planned = energylm_command("grid", "--config", file, "--dry-run")
+    assert planned.exit_code == 0 and not (tmp_path / "home").exists()
+    assert "cell      linear trained on small_tales, tested on mine_tales: unseen" in planned.stdout
+    assert planned.stdout.rstrip().endswith("10 of 10 steps to make, 2 cells")
+    done = energylm_command("grid", "--config", file, "--output", tmp_path / "out", "--json", tmp_path / "kept.json")
+    *cells, page = done.stdout.splitlines()
+    assert [line.split(": accuracy")[0] for line in cells] == [
+        "linear trained on small_tales, tested on mine_tales: unseen",
+        "linear trained on small_tales, tested on small_tales: in-domain",
+    ]
+    assert page == str(tmp_path / "out" / "report.html")
+    assert read_json(tmp_path / "kept.json")["sections"]["accuracy-cells"]["rows"][0]["texts"] == 12
+    assert "0 of 10 steps to make" in energylm_command("grid", "--config", file, "--dry-run").stdout
+
+
+def test_mistakes_on_the_command_line_are_one_line(file, tmp_path, energylm_command):
+    for arguments, said in (
+        (("--config", file), "--output FOLDER"),
+        (("--config", tmp_path / "none.yaml", "--dry-run"), "does not exist"),
+        (("--dry-run",), "key 'corpora' is missing"),
+        (("--config", file, "--dry-run", "--set", "test.generators=[smal]"), "did you mean 'small'?"),
+        (("--config", file, "--dry-run", "--set", "contexts.tset=5"), "did you mean 'contexts.test'?"),
+    ):
+        done = energylm_command("grid", *arguments)
+        assert done.exit_code == 2 and done.stderr.count("\n") == 1 and said in done.stderr

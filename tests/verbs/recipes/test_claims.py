@@ -5,7 +5,7 @@ import math
 import pytest
 
 from energylm.errors import ConfigError
-from energylm.evaluation.claims import check_predicate, claims_table, judge, slope
+from energylm.verbs.recipes.claims import check_predicate, claims_table, judge, slope
 
 RESULTS = {
     "base": {"ppl": 20.0, "name": "tiny", "nothing": None, "hole": math.nan},

@@ -5,17 +5,18 @@ import json
 import pytest
 
 from energylm import EnergyModel, LanguageModel, ResidualModel
-from energylm.config.demo import ENCODER, DemoConfig
 from energylm.data.corpus import Corpus
 from energylm.data.windows import Windows
-from energylm.errors import ConfigError, EnergyLMError, ModelError
-from energylm.pipelines import demo
-from energylm.pipelines.demo import energy_config, run_demo, train_config
+from energylm.errors import EnergyLMError, ModelError
+from energylm.jobs.job import Job
+from energylm.verbs.corpus.models import GetModel
+from energylm.verbs.recipes import demo_report
+from energylm.verbs.recipes.demo import ENCODER, ENERGY, LM, Demo
 
 
 @pytest.fixture(scope="module")
 def config(texts_folder):
-    return DemoConfig(
+    return Demo(
         source=str(texts_folder),
         vocabulary_size=300,
         window=24,
@@ -34,14 +35,14 @@ def config(texts_folder):
             "candidates": 8,
         },
         prompts=("The clerk", "A <b>sailor</b>"),
-        new_tokens=5,
+        max_new_tokens=5,
     )
 
 
 @pytest.fixture(scope="module")
 def made(config, tmp_path_factory):
     output = tmp_path_factory.mktemp("demo") / "out"
-    return run_demo(config, output=output)
+    return config.run(Job(output=output))
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +64,15 @@ def test_the_language_model_learned_something(sections):
     training, validation = sections["loss-of-the-language-model"]["plot"]["series"]
     assert validation["x"] == [6, 12, 18, 24, 30]
     assert training["y"][-1] < training["y"][0]
+    units = [sections[f"loss-of-the-{what}"]["plot"]["y_label"] for what in ("language-model", "energy")]
+    assert units == ["loss (nats per token)", "loss (nats per context)"]
 
 
 def test_the_perplexities_are_the_saved_models_own(made, config, sections):
     """Two routes: the report, and both folders loaded and measured again on the same windows."""
-    lm = LanguageModel.from_pretrained(made.run.model).without_special_tokens()
-    joint = ResidualModel(lm, EnergyModel.from_pretrained(made.energy.model))
-    windows = Windows(Corpus.open(made.corpus_folder), "test", length=24, documents="within")
+    lm = LanguageModel.from_pretrained(made.language_model).without_special_tokens()
+    joint = ResidualModel(lm, EnergyModel.from_pretrained(made.energy))
+    windows = Windows(Corpus.open(made.corpus), "test", length=24, documents="within")
     texts = windows.gather(windows.choose(6, seed=config.seed)).tolist()
     measured = joint.perplexity(texts, prefix_tokens=12, n=20, seed=config.seed)
     base, interval, certified = sections["perplexity"]["rows"]
@@ -86,54 +89,50 @@ def test_samples_of_each_prompt_by_both_models(sections):
     assert "1 of 8 by energy (ESS" in samples[1]["label"]
 
 
-def test_without_the_pretrained_encoder_a_small_network_takes_its_place(config, tmp_path, monkeypatch, capsys):
-    def offline(name):
-        raise ModelError(f"{name} cannot be had")
+def test_without_the_pretrained_encoder_a_small_network_takes_its_place(config, monkeypatch, capsys):
+    """A verb `models get` that works, and one that does not: the energy reads text or tokens accordingly."""
 
-    default = config.model_copy(update={"energy": DemoConfig().energy})
-    monkeypatch.setattr(demo, "get_model", lambda name: tmp_path)
-    assert (energy_config(default, tmp_path, tmp_path).init, energy_config(default, tmp_path, tmp_path).reads) == (
-        ENCODER,
-        "text",
-    )
-    monkeypatch.setattr(demo, "get_model", offline)
-    fallback = energy_config(default, tmp_path, tmp_path)
-    assert (fallback.init, fallback.reads) == ("bit-tiny", "tokens")
+    class Online(GetModel):
+        def run(self, job=None):
+            assert self.name == ENCODER
+
+    class Offline(GetModel):
+        def run(self, job=None):
+            raise ModelError(f"{self.name} cannot be had")
+
+    for verb, init, reads in ((Online, ENCODER, "text"), (Offline, "bit-tiny", "tokens")):
+        monkeypatch.setattr(demo_report, "verb_class", lambda name, verb=verb: verb)
+        assert demo_report._encoder() == init
+        assert config.made_by(init=init)[ENERGY].config["reads"] == reads
     assert "will learn less" in capsys.readouterr().err
 
 
 def test_a_second_run_does_nothing_again(made, config):
     """The corpus, the weights and the journal are not touched; the report comes out the same, byte for byte."""
     folder = made.report.parent
-    weights = [made.run.model / "model.safetensors", made.energy.model / "model.safetensors"]
-    made_once = [made.corpus_folder / "manifest.json", *weights, made.run.journal]
+    weights = [made.language_model / "model.safetensors", made.energy / "model.safetensors"]
+    made_once = [made.corpus / "manifest.json", *weights, made.language_model.parent / "journal.jsonl"]
     times = [file.stat().st_mtime_ns for file in made_once]
     reports = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
-    assert run_demo(config, output=folder).run.was_finished
+    config.run(Job(output=folder))
     assert [file.stat().st_mtime_ns for file in made_once] == times
     assert {file: file.read_bytes() for file in folder.iterdir() if file.is_file()} == reports
 
 
 def test_other_settings_in_the_same_folder_are_refused(made, config):
     with pytest.raises(EnergyLMError, match="choose another output folder"):
-        run_demo(config.model_copy(update={"steps": 31}), output=made.report.parent)
+        config.model_copy(update={"steps": 31}).run(Job(output=made.report.parent))
 
 
-def test_one_step_is_enough(config, tmp_path):
-    shortest = train_config(config.model_copy(update={"steps": 1}), corpus_folder=tmp_path)
-    assert shortest.training.validation.every_steps == 1
+def test_one_step_is_enough(config):
+    training = config.model_copy(update={"steps": 1}).made_by(init="bit-tiny")[LM].config["training"]
+    assert training["validation"]["every_steps"] == 1
 
 
-def test_the_command_checks_its_settings_and_writes_nothing_in_a_dry_run(tmp_path, monkeypatch):
-    from typer.testing import CliRunner
-
-    from energylm.cli.main import app
-
+def test_the_command_checks_its_settings_and_writes_nothing_in_a_dry_run(tmp_path, monkeypatch, energylm_command):
     monkeypatch.chdir(tmp_path)
-    dry = CliRunner().invoke(app, ["demo", "--dry-run", "--steps", "7"])
-    assert dry.exit_code == 0
-    assert "for 7 steps" in dry.output
-    wrong = CliRunner().invoke(app, ["demo", "--dry-run", "--set", "stpes=7"])
-    assert isinstance(wrong.exception, ConfigError)
-    assert "did you mean 'steps'?" in str(wrong.exception)
+    dry = energylm_command("demo", "--dry-run", "--steps", "7")
+    assert dry.exit_code == 0 and "energylm-demo: would tokenise sotu" in dry.stdout and "for 7 steps" in dry.stdout
+    wrong = energylm_command("demo", "--dry-run", "--set", "stpes=7")
+    assert wrong.exit_code == 2 and "did you mean 'steps'?" in wrong.stderr
     assert list(tmp_path.iterdir()) == []

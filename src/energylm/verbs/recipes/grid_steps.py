@@ -15,11 +15,15 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from energylm.config.grid import LIKELIHOOD, PAPER_TOP_K, GeneratorConfig, GridConfig, Setting, TrainingSetConfig
+from energylm.config.base import merged
+from energylm.config.grid import Setting
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT, Direction
-from energylm.config.recipe import GRID, PRODUCT, StepConfig, merged
 from energylm.errors import ConfigError
-from energylm.pipelines.recipe_steps.corpus import CORPUS, corpus_steps
+from energylm.verbs.recipes.grid import LIKELIHOOD, GeneratorConfig, Grid, TrainingSetConfig
+from energylm.verbs.recipes.recipe import PRODUCT, StepConfig
+from energylm.verbs.recipes.recipe_corpora import BUILD, CORPUS, corpus_steps
+
+PAPER_TOP_K = 10  # bakhtin2019 §3.2
 
 Steps = dict[str, StepConfig]
 SUFFIXES: dict[Direction, str] = {LEFT_TO_RIGHT: "", RIGHT_TO_LEFT: "_backwards"}
@@ -47,7 +51,7 @@ class JudgedSet:
         return f"{self.generator}_{self.corpus}"
 
 
-def expand_grid(name: str, config: GridConfig, *, corpora: Mapping[str, StepConfig] | None = None) -> Steps:
+def expand_grid(name: str, config: Grid, *, corpora: Mapping[str, StepConfig] | None = None) -> Steps:
     """All steps of a grid; the one called `name` gathers its cells. `corpora` are steps that are there already."""
     steps: Steps = {}
     if corpora is None:
@@ -57,7 +61,7 @@ def expand_grid(name: str, config: GridConfig, *, corpora: Mapping[str, StepConf
 
 
 class _Expansion:
-    def __init__(self, name: str, config: GridConfig, corpora: Mapping[str, StepConfig]) -> None:
+    def __init__(self, name: str, config: Grid, corpora: Mapping[str, StepConfig]) -> None:
         self.name, self.config, self.corpora = name, config, corpora
         self.made: Steps = {}
 
@@ -73,7 +77,7 @@ class _Expansion:
         cells = [cell for training in training_sets(config) for cell in self._cells(training)]
         if not cells:
             raise ConfigError("no cell is left of this grid; name more training sets, test sets or settings")
-        self.made[self.name] = StepConfig(make=GRID, config={"cells": cells})
+        self.made[self.name] = StepConfig(make="grid cells", config={"cells": cells})
         return self.made
 
     def _cells(self, training: TrainingSet) -> Iterator[dict[str, Any]]:
@@ -131,7 +135,8 @@ class _Expansion:
                 learnt = _columns(self._learnt(training, "train"), "negatives", "corpus")
                 validation = [folder for folder, _ in held_out]
                 step = StepConfig(
-                    make="energy", config={"init": entry.init, **entry.settings, **learnt, "validation": validation}
+                    make="energy train",
+                    config={"init": entry.init, **entry.settings, **learnt, "validation": validation},
                 )
             self.made[name] = step
         return name
@@ -162,40 +167,40 @@ class _Expansion:
                 "split": split,
                 "side": SIDES[direction],
                 "corpus": texts,
-                "lm": self._generator(generator, corpus, "test" if split == "test" else "train", direction),
+                "language_model": self._generator(generator, corpus, "test" if split == "test" else "train", direction),
             }
             self.made[name] = StepConfig(make="negatives", config=settings)
             found.append((PRODUCT + name, texts))
         return found
 
     def _generator(self, generator: str, corpus: str, purpose: str, direction: Direction) -> str:
-        """The model that writes, for `NegativesConfig.lm`."""
+        """The model that writes."""
         entry = self.config.generators[generator]
-        if entry.lm is not None:
-            return _place(entry.lm)
+        if entry.language_model is not None:
+            return _located(entry.language_model)
         corpus = entry.trained_on or corpus
         name = f"lm_{generator}_{corpus}_{purpose}{SUFFIXES[direction]}"
         seed = self.config.train_seed if purpose == "train" else self.config.test_seed
         settings = merged(entry.train or {}, {"training": {"seed": seed}, "direction": direction})
-        self.made[name] = StepConfig(make="lm", config={**settings, "corpus": self._product(corpus)})
+        self.made[name] = StepConfig(make="lm train", config={**settings, "corpus": self._product(corpus)})
         return PRODUCT + name
 
     def _texts(self, generator: str, corpus: str) -> str:
         """The corpus in the generator's own tokens; a model that is given brings its own."""
         entry = self.config.generators[generator]
-        if entry.lm is None or corpus not in self.corpora:
+        if entry.language_model is None or corpus not in self.corpora:
             return self._product(corpus)
         name = f"{corpus}_for_{generator}"
         settings = {key: value for key, value in self.corpora[corpus].config.items() if key != "vocabulary_size"}
-        self.made[name] = StepConfig(make=CORPUS, config={**settings, "tokenizer": _place(entry.lm)})
+        self.made[name] = StepConfig(make=BUILD, config={**settings, "tokenizer": _located(entry.language_model)})
         return PRODUCT + name
 
     def _product(self, corpus: str) -> str:
         folder = self.config.corpora[corpus]
-        return PRODUCT + corpus if corpus in self.corpora else _place(str(folder))
+        return PRODUCT + corpus if corpus in self.corpora else _located(str(folder))
 
 
-def training_sets(config: GridConfig) -> list[TrainingSet]:
+def training_sets(config: Grid) -> list[TrainingSet]:
     """Every set to learn from, once."""
     sets = [one for entry in config.training for one in _sets_of(entry, config)]
     by_name: dict[str, TrainingSet] = {}
@@ -206,12 +211,12 @@ def training_sets(config: GridConfig) -> list[TrainingSet]:
     return list(by_name.values())
 
 
-def judged_sets(config: GridConfig) -> list[JudgedSet]:
+def judged_sets(config: Grid) -> list[JudgedSet]:
     corpora, generators = config.test.corpora or tuple(config.corpora), config.test.generators or config.generators
     return [JudgedSet(generator, corpus) for generator in generators for corpus in corpora]
 
 
-def setting_of(config: GridConfig, training: TrainingSet, test: JudgedSet) -> Setting:
+def setting_of(config: Grid, training: TrainingSet, test: JudgedSet) -> Setting:
     """What training set and test set share. A generator that was not trained here brings a corpus of its own."""
     architecture = test.generator in training.generators
     origins = {
@@ -228,10 +233,10 @@ def setting_of(config: GridConfig, training: TrainingSet, test: JudgedSet) -> Se
 
 def _origin(generator: GeneratorConfig, name: str, corpus: str) -> str:
     """The corpus that a generator was trained on."""
-    return f"that of {name}" if generator.lm is not None else generator.trained_on or corpus
+    return f"that of {name}" if generator.language_model is not None else generator.trained_on or corpus
 
 
-def _sets_of(entry: TrainingSetConfig, config: GridConfig) -> Iterator[TrainingSet]:
+def _sets_of(entry: TrainingSetConfig, config: Grid) -> Iterator[TrainingSet]:
     for corpora in _choices(entry.corpora, tuple(config.corpora)):
         for generators in _choices(entry.generators, tuple(config.generators)):
             yield TrainingSet(generators, corpora, entry.energies or tuple(config.energies))
@@ -245,7 +250,7 @@ def _choices(wanted: tuple[str, ...] | str, names: tuple[str, ...]) -> list[tupl
     return [names if isinstance(wanted, str) else wanted]
 
 
-def _corpora(config: GridConfig) -> Steps:
+def _corpora(config: Grid) -> Steps:
     """Steps of the corpora that are given by their sources, with one tokenizer; folders are taken as they are."""
     given = {name: settings for name, settings in config.corpora.items() if not isinstance(settings, str)}
     if CORPUS in given:
@@ -257,7 +262,7 @@ def _columns(pairs: Sequence[tuple[str, str]], first: str, second: str) -> dict[
     return {first: [pair[0] for pair in pairs], second: [pair[1] for pair in pairs]}
 
 
-def _place(path_or_name: str) -> str:
+def _located(path_or_name: str) -> str:
     """An absolute path for a folder or file that is here, so that its step is keyed by its content; else the name."""
     path = Path(path_or_name).expanduser()
     return str(path.resolve()) if path.exists() else path_or_name
