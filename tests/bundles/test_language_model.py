@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from energylm import LanguageModel
+from energylm.bundles.text_results import Samples
 from energylm.config.sampling import Truncation
 from energylm.contracts import LanguageModel as Contract
 from energylm.data.tokenizer import train_tokenizer
@@ -117,7 +118,9 @@ def test_truncation_and_seeds(tokenizer):
     assert (narrow.continuations.proposal_log_prob == 0).all() and (narrow.continuations.log_prob < 0).all()
     first, again, other = (model.sample("The", seed=seed, **options) for seed in (1, 1, 2))
     assert first.texts == again.texts != other.texts
-    assert len(first.to_json()["samples"]) == 4 and json.dumps(first.to_json())
+    assert len(list(first.rows())) == 4
+    read_back = Samples.from_json(json.loads(json.dumps(first.to_json())))
+    assert list(read_back.rows()) == list(first.rows()) != list(other.rows())
 
 
 def test_samples_end_with_eos_and_count_it(tokenizer):
