@@ -92,13 +92,12 @@ def perplexity(folder: Path, made: Path) -> None:
 
 
 def mcmc(folder: Path, made: Path) -> None:
-    from energylm.config.mcmc import MCMCConfig
-    from energylm.pipelines.mcmc import run_mcmc
+    from energylm.jobs.job import Job
+    from energylm.verbs.chains.mcmc import MCMC
 
-    texts = ["mask", "her sister sells [MASK][MASK][MASK]."]
-    run = {"epochs": 8, "burn_in": 2, "chains": 2}
-    settings = {"model": str(made / "mlm" / "model"), "texts": texts, "lengths": [8], "run": run}
-    run_mcmc(MCMCConfig.checked(settings), output=folder)
+    texts = ("mask", "her sister sells [MASK][MASK][MASK].")
+    verb = MCMC(model=str(made / "mlm" / "model"), init=texts, length=(8,), epochs=8, burn_in=2, chains=2)
+    verb.run(Job(output=folder))
 
 
 def grid(folder: Path, made: Path) -> None:

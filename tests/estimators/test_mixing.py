@@ -75,5 +75,5 @@ def test_chains_that_disagree_or_crawl_are_told_what_to_do() -> None:
 
 def test_one_chain_tells_nothing() -> None:
     found = diagnose(trace(noise(1, 1, EPOCHS)))
-    assert found.mixed is None and "one chain" in found.verdict and found.to_json()["spread"] is None
+    assert found.mixed is None and "one chain" in found.verdict and found.to_json()["spread"] == "nan"
     assert isinstance(found, Diagnosis) and "R-hat" in found.facts()

@@ -6,7 +6,7 @@
 
 A folder holds the network as transformers saves it, the BPE that both languages share, and the manifest.
 
-Relations  `masked_language_model` is the same without a source; `pipelines.mcmc` samples from either.
+Relations  `masked_language_model` is the same without a source; `energylm mcmc` samples from either.
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_config, write_result
-from energylm.cli.pretrain_cmlm import cmlm
 
 if TYPE_CHECKING:
     from energylm.config.pretrain import PretrainConfig
@@ -42,9 +41,6 @@ Seed = Annotated[
 @app.callback()
 def _pretrain() -> None:
     """Pretrain a cloze model on a corpus."""
-
-
-app.command("cmlm")(cmlm)
 
 
 @app.command("mlm")

@@ -1,16 +1,17 @@
-"""How text is drawn from a masked language model read as an energy: `energylm mcmc`. Defaults: goyal2021, §6.5.
+"""How chains run on a masked language model read as an energy. Defaults: goyal2021, §6.5.
 
 The paper runs 7 epochs of burn-in and 26 more, at least 5 chains, positions in random order.
 """
 
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from energylm.config.base import Config
 from energylm.config.sampling import Truncation
 
-RAW, LOCAL = "raw", "local"
+RAW: Final = "raw"
+LOCAL: Final = "local"
 MaskedEnergyKind = Literal["raw", "local"]
 
 RANDOM = "random"
@@ -117,76 +118,3 @@ class ChainsConfig(Config):
                 "the target's law; raise burn_in"
             )
         return self
-
-
-class MCMCConfig(Config):
-    model: str = Field(
-        description="A masked language model: a folder (`energylm pretrain mlm`, with sources `pretrain cmlm`) or a "
-        "hub name."
-    )
-    sources: tuple[str, ...] = Field((), description="Texts to translate, for a conditional masked language model.")
-    references: tuple[str, ...] = Field((), description="A translation of each source: BLEU by epoch is reported.")
-    texts: tuple[str, ...] = Field(
-        ("mask",), min_length=1, description="Where chains start: texts, which may hold [MASK], or 'mask'."
-    )
-    lengths: tuple[int, ...] | None = Field(
-        None,
-        min_length=1,
-        description="Tokens of a text that starts as 'mask'; mask-predict tries all and keeps one. None: 20, or with a "
-        "source what the model predicts.",
-    )
-    length_beam: int = Field(1, ge=1, description="Predicted lengths of each source that mask-predict tries.")
-    fixed: str = Field(
-        "", description="Positions that never change: '0-3,7' (tokens, from 0), or 'unmasked': all but [MASK]."
-    )
-    require: tuple[str, ...] = Field((), description="Words or phrases that every text must contain.")
-    forbid: tuple[str, ...] = Field((), description="Words or phrases that no text may contain.")
-    start: Literal["dispersed", "greedy"] = Field(
-        "dispersed",
-        description="How masks are filled before the first epoch: each chain by a draw of its own, so that R-hat means "
-        "something, or all by the likeliest tokens (the paper's warm start).",
-    )
-    keep: Literal["all", "last", "best"] = Field(
-        "all", description="Texts written of each chain: of all epochs after burn-in, of the last, or of lowest energy."
-    )
-    local_by_epoch: bool = Field(
-        False, description="Where the energy is raw: also compute the local one of every epoch, to compare runs by."
-    )
-    run: ChainsConfig = ChainsConfig()
-
-    @field_validator("lengths")
-    @classmethod
-    def _positive(cls, lengths: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if lengths is not None and min(lengths) < 1:
-            raise ValueError("a text has at least 1 token")
-        return lengths
-
-    @model_validator(mode="after")
-    def _one_text_a_source(self) -> Self:
-        if self.references and len(self.references) != len(self.sources):
-            raise ValueError(f"{len(self.references)} references came for {len(self.sources)} sources; give as many")
-        if self.sources and len(self.started_texts) != len(self.sources):
-            raise ValueError(
-                f"{len(self.texts)} texts to start from came for {len(self.sources)} sources; give as many, or none"
-            )
-        if self.length_beam > 1 and (self.run.sampler != MASK_PREDICT or not self.sources):
-            raise ValueError("length_beam is for mask-predict with sources: chains have one length; set it to 1")
-        return self
-
-    @property
-    def started_texts(self) -> tuple[str, ...]:
-        """What chains start from: where only sources came, masks for each of them."""
-        return self.texts * len(self.sources) if self.sources and self.texts == (MASK,) else self.texts
-
-
-class TranslationChainsConfig(Config):
-    """Chains or Mask-Predict on a conditional masked language model, judged by energy and BLEU (goyal2021, tables 6.2
-    to 6.6)."""
-
-    model: str = Field(description="A conditional masked language model: a folder (`energylm pretrain cmlm`).")
-    data: tuple[str, str] = Field(description="Parallel text: the source and the target file.")
-    limit: int | None = Field(None, ge=1, description="The first so many pairs that are not too long; none = all.")
-    longest_source: int | None = Field(None, ge=1, description="Leave out sources of more tokens (the paper: 20).")
-    start: Literal["dispersed", "greedy"] = Field("greedy", description="As of chains; greedy is the paper's.")
-    length_beam: int = Field(1, ge=1, description="Predicted lengths that mask-predict tries.")
-    run: ChainsConfig = ChainsConfig()

@@ -7,7 +7,7 @@
 Chains are split in halves, so that a drift shows too (Gelman et al. 2013; Vehtari et al. 2021). R-hat compares chains
 with each other: from one common start it means nothing, so chains must start apart.
 
-Relations  `samplers.epochs` makes the numbers; `evaluation.chains_report` shows them.
+Relations  `samplers.epochs` makes the numbers; `energylm mcmc` shows them.
 """
 
 import torch

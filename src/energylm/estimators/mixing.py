@@ -4,13 +4,13 @@ Relations  `chains` holds the formulas; Goyal 2021, tables 6.2 to 6.6 report acc
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from energylm.estimators.chains import MIN_DRAWS, autocorrelation, effective_draws, split_r_hat, spread
+from energylm.records import Record
 
 R_HAT_LIMIT = 1.05  # above it chains of one text disagree
 EFFECTIVE_DRAWS_A_CHAIN = 5.0  # below it they are too few to tell anything
@@ -34,7 +34,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Record):
     """Numbers after burn-in; of several texts, R-hat and effective draws are those of the worst."""
 
     acceptance: float  # of proposals, those that change nothing included
@@ -57,13 +57,6 @@ class Diagnosis:
             f"{self.acceptance:.1%} of the proposals accepted, {self.novel:.1%} changed the text; "
             f"mean energy {self.mean_energy:.2f}{mixing}"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        def plain(value: Any) -> Any:
-            return None if isinstance(value, float) and not math.isfinite(value) else value
-
-        values = {name: plain(value) for name, value in asdict(self).items()}
-        return values | {"autocorrelation": [plain(value) for value in self.autocorrelation]}
 
 
 def diagnose(trace: Trace) -> Diagnosis:

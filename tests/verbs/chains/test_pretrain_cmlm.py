@@ -1,16 +1,18 @@
 """From parallel files to a conditional masked model: trained, finished, continued, planned, refused."""
 
+import re
+
 import pytest
 
 from energylm.bundles.conditional_masked_model import ConditionalMaskedModel
-from energylm.config.pretrain_cmlm import PretrainCMLMConfig
 from energylm.errors import CheckpointError, ConfigError, DataError
 from energylm.estimators.sequence_scores import translation_scores
-from energylm.pipelines.pretrain_cmlm import plan_cmlm, pretrain_cmlm
+from energylm.jobs.job import Job
 from energylm.training.cmlm_task import ConditionalMaskedTask
+from energylm.verbs import PretrainCMLM
 
 
-def config(folder, **values):
+def pretrain(folder, **values):
     training = {
         "steps": 12,
         "global_batch": 16,
@@ -23,12 +25,12 @@ def config(folder, **values):
     files = {"train": [str(folder / f"train.{end}") for end in ("de", "en")]}
     files["valid"] = [str(folder / f"val.{end}") for end in ("de", "en")]
     sizes = {"vocabulary_size": 320, "longest": 32, "network": shape, "training": training}
-    return PretrainCMLMConfig.checked({**files, **sizes, **values})
+    return PretrainCMLM.checked({**files, **sizes, **values})
 
 
 @pytest.fixture(scope="module")
 def run(parallel_folder, tmp_path_factory):
-    return pretrain_cmlm(config(parallel_folder), output=tmp_path_factory.mktemp("cmlm") / "run")
+    return pretrain(parallel_folder).run(Job(output=tmp_path_factory.mktemp("cmlm") / "run"))
 
 
 def test_parallel_text_becomes_a_translator_whose_bleu_is_sacrebleus(run, parallel_folder):
@@ -42,17 +44,19 @@ def test_parallel_text_becomes_a_translator_whose_bleu_is_sacrebleus(run, parall
     assert run.validation["bleu"] == pytest.approx(sacrebleu.corpus_bleu(outputs, [references]).score, abs=1e-9)
     assert translation_scores(sources, references, references).bleu == pytest.approx(100)
     assert run.validation["bleu"] != pytest.approx(sacrebleu.corpus_bleu(references, [outputs]).score, abs=1e-9)
+    assert run.parameters == sum(parameter.numel() for parameter in model.network.parameters())
+    assert run.epochs == 12 / (160 // 16)
     assert {"loss", "accuracy", "length_loss", "length_accuracy"} <= run.validation.keys()
     assert "nats per hidden token" in run.summary() and model.name == "run"
-    assert model.provenance["train"] == ["train.de", "train.en"]  # names, no places
+    assert model.provenance["train"] == ["train.de", "train.en"]  # names, no paths
 
 
 def test_a_second_run_does_nothing_and_other_settings_are_refused(run, parallel_folder):
-    again = pretrain_cmlm(config(parallel_folder), output=run.folder)
+    again = pretrain(parallel_folder).run(Job(output=run.folder))
     assert again.was_finished and again.validation == run.validation
-    assert "is finished" in plan_cmlm(config(parallel_folder), output=run.folder).state
+    assert "is finished" in pretrain(parallel_folder).check(Job(output=run.folder))
     with pytest.raises(CheckpointError, match=r"length_weight \(was 0\.1, now 0\.5\)"):
-        pretrain_cmlm(config(parallel_folder, length_weight=0.5), output=run.folder)
+        pretrain(parallel_folder, length_weight=0.5).run(Job(output=run.folder))
 
 
 def test_an_interrupted_run_continues_to_the_same_bits(run, parallel_folder, tmp_path, monkeypatch):
@@ -65,19 +69,18 @@ def test_an_interrupted_run_continues_to_the_same_bits(run, parallel_folder, tmp
 
     monkeypatch.setattr(ConditionalMaskedTask, "batch", interrupted_batch)
     with pytest.raises(KeyboardInterrupt):
-        pretrain_cmlm(config(parallel_folder), output=tmp_path / "run")
-    assert "continue from step-00000008" in plan_cmlm(config(parallel_folder), output=tmp_path / "run").state
+        pretrain(parallel_folder).run(Job(output=tmp_path / "run"))
+    assert "continue from step-00000008" in pretrain(parallel_folder).check(Job(output=tmp_path / "run"))
     monkeypatch.undo()
-    second = pretrain_cmlm(config(parallel_folder), output=tmp_path / "run")
+    second = pretrain(parallel_folder).run(Job(output=tmp_path / "run"))
     assert (second.model / "model.safetensors").read_bytes() == (run.model / "model.safetensors").read_bytes()
 
 
 def test_a_plan_counts_and_writes_nothing(parallel_folder, tmp_path, capsys):
-    chosen = config(parallel_folder, longest=20)
-    plan = plan_cmlm(chosen, output=tmp_path / "run")
-    assert plan.vocabulary_size == 320 and 0 < plan.pairs < 160 and plan.epochs == 12 / (plan.pairs // 16)
+    said = pretrain(parallel_folder, longest=20).check(Job(output=tmp_path / "run"))
+    pairs = int(re.search(r"\((\d+) pairs\)", said)[1])
+    assert 0 < pairs < 160 and f"12 steps ({12 / (pairs // 16):.3g} epochs)" in said and "320 tokens" in said
     assert "pairs have over 20 tokens on a side: left out" in capsys.readouterr().err
-    said = plan.describe(chosen, tmp_path / "run")
     assert "would train: cmlm of 1 + 1 layers, width 32" in said and not (tmp_path / "run").exists()
 
 
@@ -87,7 +90,7 @@ def test_empty_lines_are_left_out(parallel_folder, tmp_path):
         lines[3 if end == "de" else 7] = ""
         (tmp_path / f"train.{end}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     files = [str(tmp_path / f"train.{end}") for end in ("de", "en")]
-    assert plan_cmlm(config(parallel_folder, train=files), output=tmp_path / "run").pairs == 158
+    assert "(158 pairs)" in pretrain(parallel_folder, train=files).check(Job(output=tmp_path / "run"))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_empty_lines_are_left_out(parallel_folder, tmp_path):
 )
 def test_refusals(parallel_folder, tmp_path, values, error, said):
     with pytest.raises(error, match=said) as raised:
-        pretrain_cmlm(config(parallel_folder, **values), output=tmp_path / "run")
+        pretrain(parallel_folder, **values).run(Job(output=tmp_path / "run"))
     assert "\n" not in str(raised.value) and not (tmp_path / "run").exists()
 
 
@@ -110,4 +113,4 @@ def test_files_of_unequal_length_are_not_parallel(parallel_folder, tmp_path):
     (tmp_path / "short.en").write_text("one\n", encoding="utf-8")
     files = [str(parallel_folder / "train.de"), str(tmp_path / "short.en")]
     with pytest.raises(DataError, match=r"short.en ends after 1 lines but .* goes on with line 2"):
-        pretrain_cmlm(config(parallel_folder, train=files), output=tmp_path / "run")
+        pretrain(parallel_folder, train=files).run(Job(output=tmp_path / "run"))

@@ -1,20 +1,142 @@
-"""Chains for people: verdict, numbers, traces (Goyal 2021, tables 6.2 to 6.4, figures 6.2 and 6.3)."""
+"""Chains as records and for people: curves by epoch, verdict, numbers, traces (goyal2021 tables and figures 6.2 ff.).
+
+Means over texts and chains. BLEU is that of each chain's texts as a corpus, averaged over chains: a chain is one
+translation of everything. Energies that compare runs are local ones (the paper's E_norm) whichever energy the chains
+have, in nats for each sentence; the paper prints sums over its test set in thousands, so orders can be compared with
+it, levels cannot.
+"""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch import Tensor
 
 from energylm.estimators.mixing import R_HAT_LIMIT, Diagnosis, Trace
-from energylm.tables import Cell, Table
+from energylm.estimators.sequence_scores import translation_scores
+from energylm.records import LOCAL, Record
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Sample, Samples, Section, Text
+from energylm.tables import Cell, Table
 
 CHAINS_SHOWN, TEXTS_SHOWN = 8, 5
 ENERGIES = {
     "local": "minus the pseudo-log-likelihood, nats",
     "raw": "minus the sum of the tokens' logits, output bias in, no softmax",
 }
+CONVENTION = "energy: local, nats a sentence, mean over sentences, chains and epochs after burn-in"
+
+
+@dataclass(frozen=True)
+class TextSample(Record):
+    """A text that was kept. `score` is mask-predict's mean log-probability of the tokens it filled in."""
+
+    text: int  # number of the text it started from
+    chain: int
+    epoch: int
+    energy: float
+    sample: str
+    tokens: list[int]
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class ChainCurves(Record):
+    """One number an epoch."""
+
+    epoch: list[int]
+    energy: list[float]  # the one that the chains have
+    local_energy: list[float] | None = None  # where it is that one, or was asked for
+    acceptance: list[float] | None = None  # of proposals, those that change nothing included; of chains only
+    novel: list[float] | None = None  # of proposals: accepted and different
+    bleu: list[float] | None = None  # where there are references
+
+
+@dataclass(frozen=True)
+class MCMCRun(Record):
+    """Energies and BLEU in one number: means after burn-in, the best epoch after it, and the last epoch."""
+
+    samples: list[TextSample]
+    diagnosis: Diagnosis | None  # none for mask-predict, which draws nothing
+    by_epoch: ChainCurves  # of mask-predict, its result alone
+    texts: int
+    chains: int  # of each text
+    burn_in: int
+    report: Path | None = field(default=None, metadata=LOCAL)
+
+    computed = ("energy", "best_energy", "last_energy", "bleu", "best_bleu", "last_bleu", "convention")
+
+    @property
+    def energy(self) -> float | None:
+        return _mean(self._kept(self.by_epoch.local_energy))
+
+    @property
+    def best_energy(self) -> float | None:
+        return min(self._kept(self.by_epoch.local_energy), default=None)
+
+    @property
+    def last_energy(self) -> float | None:
+        return next(reversed(self._kept(self.by_epoch.local_energy)), None)
+
+    @property
+    def bleu(self) -> float | None:
+        return _mean(self._kept(self.by_epoch.bleu))
+
+    @property
+    def best_bleu(self) -> float | None:
+        return max(self._kept(self.by_epoch.bleu), default=None)
+
+    @property
+    def last_bleu(self) -> float | None:
+        return next(reversed(self._kept(self.by_epoch.bleu)), None)
+
+    @property
+    def convention(self) -> str:
+        return f"{CONVENTION}; {self.texts:,} sentences, {self.chains} chains each; BLEU by sacrebleu"
+
+    @property
+    def table(self) -> Table:
+        rows: list[list[Cell]] = [[sample.text, sample.chain, sample.energy, sample.sample] for sample in self.samples]
+        return Table(["text", "chain", "energy", "sample"], rows, self.diagnosis.verdict if self.diagnosis else "")
+
+    def lines(self) -> list[str]:
+        """What is said at the end of a run."""
+        said = []
+        if self.last_bleu is not None:
+            said.append(f"BLEU {self.last_bleu:.2f}{' in the last epoch' if self.diagnosis else ''}")
+        if self.diagnosis is not None:
+            said += [self.diagnosis.facts(), self.diagnosis.verdict]
+        return [*said, *([f"report: {self.report}"] if self.report else [])]
+
+    def _kept(self, values: list[float] | None) -> list[float]:
+        return (values or [])[self.burn_in :]
+
+
+def chain_curves(
+    trace: Trace, *, local_energy_BCN: Tensor | None = None, bleu_N: list[float] | None = None
+) -> ChainCurves:
+    proposed_N = trace.proposed_BCN.sum((0, 1)).double()
+    return ChainCurves(
+        epoch=list(range(trace.energy_BCN.shape[2])),
+        energy=trace.energy_BCN.mean((0, 1)).tolist(),
+        local_energy=None if local_energy_BCN is None else local_energy_BCN.mean((0, 1)).tolist(),
+        acceptance=(trace.accepted_BCN.sum((0, 1)) / proposed_N).tolist(),
+        novel=(trace.novel_BCN.sum((0, 1)) / proposed_N).tolist(),
+        bleu=bleu_N,
+    )
+
+
+def mean_bleu(
+    texts: Sequence[Sequence[Sequence[str]]], sources: Sequence[str], references: Sequence[str], *, chains: int
+) -> list[float]:
+    """BLEU of each epoch. `texts` has, for groups of sources in their order, every epoch's rows: the chains of one
+    source after those of another."""
+    epochs = [[text for group in texts for text in group[epoch]] for epoch in range(len(texts[0]))]
+    return [
+        sum(translation_scores(sources, references, rows[chain::chains]).bleu for chain in range(chains)) / chains
+        for rows in epochs
+    ]
 
 
 def chains_sections(
@@ -127,3 +249,7 @@ def _lowest(ended: Sequence[tuple[int, int, float, str]]) -> list[tuple[int, int
 
 def _known(value: Cell) -> Cell:
     return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

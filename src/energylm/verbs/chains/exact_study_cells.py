@@ -1,7 +1,4 @@
-"""Exact studies: train an energy of a small language by each objective and compute its likelihood exactly.
-
-A study is a set of cells (language, size, objective, seed). A cell is trained and measured in a folder of its own,
-which ends with `cell.json`; a study that was killed takes finished cells as they are and goes on with the rest.
+"""The cells of an exact study: their data, their training, and what each measured.
 
     small languages   training sequences are drawn; held out is the whole language, every sequence with its probability:
                       −LL is an expectation without sampling error, and −LL minus the entropy is a KL divergence
@@ -9,7 +6,7 @@ which ends with `cell.json`; a study that was killed takes finished cells as the
     teacher           a masked model of `teacher_size` other sequences, trained for each language and seed where there
                       are projections, which also start from its weights
 
-Relations  `training.exact_study_task` has the objectives, `evaluation.exact_study` the numbers (table 6.1, figure 6.1).
+Relations  `training.exact_study_task` has the objectives, `exact_measures` the numbers (table 6.1, figure 6.1).
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModel
 
 from energylm.bundles.model_folder import new_model_folder, quiet_transformers, write_manifest
-from energylm.config.exact_study import MASKED, PHONEMES, PROJECTIONS, ExactStudyConfig, Language, Objective
+from energylm.config.exact_study import MASKED, PHONEMES, PROJECTIONS, TEACHER, Language, Objective
 from energylm.data.phonemes import PhonemeWords, phoneme_words
 from energylm.data.sequences import Sequences
 from energylm.data.small_languages import SMALL_LANGUAGES
 from energylm.errors import ConfigError
-from energylm.evaluation.exact_study import measure, study_result
 from energylm.files import read_json, write_json
 from energylm.models import bilstm_context
 from energylm.models.bilstm_context import BiLSTMContext, BiLSTMContextConfig
@@ -37,9 +33,10 @@ from energylm.randomness import generator
 from energylm.training.engine import MODEL_FOLDER, train
 from energylm.training.exact_study_task import ExactStudyTask
 from energylm.training.seeding import seeded
+from energylm.verbs.chains.exact_measures import ExactStudyResult, measure, study_result
+from energylm.verbs.chains.exact_study import ExactStudy
 
 CELL_FILE, STUDY_FILE = "cell.json", "study.json"
-TEACHER = "teacher"
 
 
 @dataclass(frozen=True)
@@ -57,57 +54,48 @@ class Cell:
         )
 
 
-@dataclass(frozen=True)
-class StudyRun:
-    cells: dict[Cell, dict[str, Any]]
-    result: dict[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        return self.result
-
-
-def run_exact_study(config: ExactStudyConfig, *, output: Path | str) -> StudyRun:
+def run_study(verb: ExactStudy, output: Path) -> ExactStudyResult:
     """Make or finish the study in the folder `output`."""
-    output = Path(output)
-    _refuse_another_study(config, output)
-    cells = list(_cells(config))
-    found = {}
+    _refuse_another_study(verb, output)
+    cells = list(_cells(verb))
+    numbers = {}
     for number, cell in enumerate(cells, start=1):
         if not (output / cell.folder_name / CELL_FILE).exists():
             say(f"cell {number} of {len(cells)}: {cell.folder_name}")
-            _make_cell(cell, config, output)
-        found[cell] = read_json(output / cell.folder_name / CELL_FILE)
-    return StudyRun(found, _result(config, found))
+            _make_cell(cell, verb, output)
+        numbers[cell] = read_json(output / cell.folder_name / CELL_FILE)
+    return _result(verb, numbers)
 
 
 def size_name(size: int | None) -> str:
     return "all" if size is None else f"n{size}"
 
 
-def _cells(config: ExactStudyConfig) -> Iterator[Cell]:
-    for language in config.languages:
-        for seed in range(config.seeds):
-            if config.has_teacher:
-                yield _teacher(config, language, seed)
-            for size in config.sizes:
-                for objective in config.objectives:
+def _cells(verb: ExactStudy) -> Iterator[Cell]:
+    for language in verb.languages:
+        for seed in range(verb.seeds):
+            if verb.has_teacher:
+                yield _teacher(verb, language, seed)
+            for size in verb.sizes:
+                for objective in verb.objectives:
                     yield Cell(language, size, objective, seed)
 
 
-def _teacher(config: ExactStudyConfig, language: Language, seed: int) -> Cell:
-    return Cell(language, config.teacher_size, MASKED, seed, is_teacher=True)
+def _teacher(verb: ExactStudy, language: Language, seed: int) -> Cell:
+    return Cell(language, verb.teacher_size, MASKED, seed, is_teacher=True)
 
 
-def _make_cell(cell: Cell, config: ExactStudyConfig, output: Path) -> None:
-    folder, data = output / cell.folder_name, _data(cell, config)
+def _make_cell(cell: Cell, verb: ExactStudy, output: Path) -> None:
+    folder, data = output / cell.folder_name, _data(cell, verb)
     with seeded(cell.seed, "initialisation"):
-        sizes = {"hidden_size": config.hidden_size, "head_size": config.head_size}
-        network = BiLSTMContext(BiLSTMContextConfig(vocab_size=data.vocabulary_size, **sizes))
+        network = BiLSTMContext(
+            BiLSTMContextConfig(vocab_size=data.vocabulary_size, hidden_size=verb.hidden_size, head_size=verb.head_size)
+        )
     teacher = None
     if cell.objective in PROJECTIONS:
-        teacher = _trained(output / _teacher(config, cell.language, cell.seed).folder_name)
+        teacher = _trained(output / _teacher(verb, cell.language, cell.seed).folder_name)
         network.load_state_dict(teacher.state_dict())
-    training = config.training_for(TEACHER if cell.is_teacher else cell.objective, seed=cell.seed)
+    training = verb.training_for(TEACHER if cell.is_teacher else cell.objective, seed=cell.seed)
     task = ExactStudyTask(
         network,
         data.train,
@@ -133,7 +121,8 @@ def _make_cell(cell: Cell, config: ExactStudyConfig, output: Path) -> None:
     )
 
 
-def _save(network: BiLSTMContext, folder: Path) -> None:
+def _save(network: nn.Module, folder: Path) -> None:
+    assert isinstance(network, BiLSTMContext)
     with new_model_folder(folder) as new, quiet_transformers():
         network.save_pretrained(new)
         write_manifest(new, kind=BiLSTMContextConfig.model_type, facts={}, provenance={"run": folder.parent.name})
@@ -157,12 +146,12 @@ class _Data:
     log_length_probs: dict[int, float]
 
 
-def _data(cell: Cell, config: ExactStudyConfig) -> _Data:
+def _data(cell: Cell, verb: ExactStudy) -> _Data:
     if cell.language == PHONEMES:
-        words = _words(config.max_length, cell.seed)
-        sequences, vocabulary_size, entropy = _part_of_words(words, cell, config), len(words.symbols), None
+        words = _words(verb.max_length, cell.seed)
+        sequences, vocabulary_size, entropy = _part_of_words(words, cell, verb), len(words.symbols), None
         held_out, weights_N = words.test, torch.full((len(words.test),), 1 / len(words.test), dtype=torch.float64)
-        counts = sequences.lengths_N.bincount(minlength=config.max_length + 1)[1:] + 1  # none is impossible
+        counts = sequences.lengths_N.bincount(minlength=verb.max_length + 1)[1:] + 1  # none is impossible
         log_length_probs = dict(enumerate((counts / counts.sum()).log().tolist(), start=1))
     else:
         language = SMALL_LANGUAGES[cell.language]()
@@ -170,19 +159,19 @@ def _data(cell: Cell, config: ExactStudyConfig) -> _Data:
         sequences = Sequences.of_one_length(language.sample(cell.size or 0, generator=stream))
         held_out, weights_N = Sequences.of_one_length(language.sequences()), language.log_prob_S.exp()
         vocabulary_size, entropy, log_length_probs = language.vocabulary_size, language.entropy, {language.length: 0.0}
-    validated = min(max(1, round(config.validation_share * len(sequences))), config.max_validation)
+    validated = min(max(1, round(verb.validation_share * len(sequences))), verb.max_validation)
     kept = len(sequences) - validated
     return _Data(vocabulary_size, sequences[:kept], sequences[kept:], held_out, weights_N, entropy, log_length_probs)
 
 
-def _part_of_words(words: PhonemeWords, cell: Cell, config: ExactStudyConfig) -> Sequences:
+def _part_of_words(words: PhonemeWords, cell: Cell, verb: ExactStudy) -> Sequences:
     """The teacher has the first words, all others the next ones: it must not know what they learn from."""
-    first = config.teacher_size if config.has_teacher and not cell.is_teacher else 0
+    first = verb.teacher_size if verb.has_teacher and not cell.is_teacher else 0
     stop = len(words.train) if cell.size is None else first + cell.size
     if stop > len(words.train) or stop - first < 2:
         raise ConfigError(
             f"{stop:,} training words are wanted (teacher {first:,}), but there are {len(words.train):,} of at most "
-            f"{config.max_length} phonemes; lower teacher_size or sizes"
+            f"{verb.max_length} phonemes; lower teacher_size or sizes"
         )
     return words.train[first:stop]
 
@@ -192,10 +181,10 @@ def _words(max_length: int, seed: int) -> PhonemeWords:
     return phoneme_words(max_length=max_length, seed=seed)
 
 
-def _refuse_another_study(config: ExactStudyConfig, output: Path) -> None:
+def _refuse_another_study(verb: ExactStudy, output: Path) -> None:
     """A folder holds the cells of one configuration; more languages, sizes, objectives or seeds may be added."""
-    settings = config.model_dump(mode="json", exclude={"languages", "sizes", "objectives", "seeds"})
-    settings["has_teacher"] = config.has_teacher  # then others leave its words alone
+    settings = verb.model_dump(mode="json", exclude={"languages", "sizes", "objectives", "seeds"})
+    settings["has_teacher"] = verb.has_teacher  # then others leave its words alone
     if (output / STUDY_FILE).exists() and (before := read_json(output / STUDY_FILE)) != settings:
         key = next(key for key in sorted(before.keys() | settings.keys()) if before.get(key) != settings.get(key))
         raise ConfigError(
@@ -204,13 +193,13 @@ def _refuse_another_study(config: ExactStudyConfig, output: Path) -> None:
     write_json(output / STUDY_FILE, settings)
 
 
-def _result(config: ExactStudyConfig, found: Mapping[Cell, dict[str, Any]]) -> dict[str, Any]:
+def _result(verb: ExactStudy, numbers: Mapping[Cell, dict[str, Any]]) -> ExactStudyResult:
     """Cells by language, size and what was trained; the teacher stands beside every size."""
-    names = [*config.objectives, *([TEACHER] if config.has_teacher else [])]
+    names = [*verb.objectives, *([TEACHER] if verb.has_teacher else [])]
     table: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = {}
-    for cell, numbers in found.items():
-        sizes = [size_name(size) for size in config.sizes] if cell.is_teacher else [size_name(cell.size)]
+    for cell, measured in numbers.items():
+        sizes = [size_name(size) for size in verb.sizes] if cell.is_teacher else [size_name(cell.size)]
         for size in sizes:
             by_name = table.setdefault(cell.language, {}).setdefault(size, {name: [] for name in names})
-            by_name[TEACHER if cell.is_teacher else cell.objective].append(numbers)
+            by_name[TEACHER if cell.is_teacher else cell.objective].append(measured)
     return study_result(table)

@@ -2,9 +2,8 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,11 +12,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from energylm.bundles.masked_language_model import MaskedLanguageModel
-from energylm.config.mcmc import LOCAL, MCMCConfig
+from energylm.config.mcmc import LOCAL
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.errors import ConfigError
 from energylm.files import atomic_file
-from energylm.pipelines.mcmc_start import Inputs, Start
 from energylm.progress import Progress, say
 from energylm.randomness import derive_seed, row_keys
 from energylm.samplers.chain_choices import ChainChoices
@@ -26,24 +24,11 @@ from energylm.samplers.degenerate_gibbs import DegenerateGibbs
 from energylm.samplers.epochs import run_epochs
 from energylm.samplers.mask_predict import MaskPredict
 from energylm.samplers.masked_proposal import MaskedProposal
+from energylm.verbs.chains.mcmc import MCMC
+from energylm.verbs.chains.mcmc_report import TextSample
+from energylm.verbs.chains.mcmc_start import Inputs, Start
 
 REFILLS = 100  # attempts to fill masks so that no forbidden phrase arises
-
-
-@dataclass(frozen=True)
-class TextSample:
-    """A text that was kept. `score` is mask-predict's mean log-probability of the tokens it filled in."""
-
-    text: int  # number of the text it started from
-    chain: int
-    epoch: int
-    energy: float
-    sample: str
-    tokens: list[int]
-    score: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -64,25 +49,25 @@ class Group:
     """Texts whose chains travel in one batch; row r is chain r % chains of text r // chains of the group."""
 
     def __init__(
-        self, config: MCMCConfig, model: MaskedLanguageModel, inputs: Inputs, starts: list[Start], file: Path | None
+        self, verb: MCMC, model: MaskedLanguageModel, inputs: Inputs, starts: list[Start], file: Path | None
     ) -> None:
-        self.config, self.model, self.inputs, self.starts, self.file = config, model, inputs, starts, file
-        self.chains, self.device = config.run.chains, model.network.device
-        self.target = MaskedLMEnergy(model, kind=config.run.energy)
+        self.verb, self.model, self.inputs, self.starts, self.file = verb, model, inputs, starts, file
+        self.chains, self.device = verb.chains, model.network.device
+        self.target = MaskedLMEnergy(model, kind=verb.energy)
         self.proposal = MaskedProposal(
             inputs.allowed_V.to(self.device),
-            config.run.proposal.truncation,
-            config.run.proposal.full_support_probability,
+            verb.proposal.truncation,
+            verb.proposal.full_support_probability,
         )
         self.lengths_R = self._rows(torch.tensor([len(start.tokens_T) for start in starts]))
         self.free_RT = self._rows(pad_sequence([start.free_T for start in starts], batch_first=True))
         self.text_R = self._rows(torch.tensor([start.text for start in starts]))  # the source of a row has its number
         chain_R = torch.arange(self.chains, device=self.device).repeat(len(starts))
-        self.keys_R = row_keys(derive_seed(config.run.seed, "chains"), self.text_R, chain_R)
+        self.keys_R = row_keys(derive_seed(verb.seed, "chains"), self.text_R, chain_R)
 
     def histories(self, bar: Progress) -> Iterator[History]:
-        """The history after each epoch; those found in the folder come first."""
-        history = self._found()
+        """The history after each epoch; those kept in the folder come first."""
+        history = self._kept_history()
         for epochs in range(1, history.epochs + 1):
             bar.advance()
             yield replace(
@@ -103,7 +88,7 @@ class Group:
             state,
             self.free_RT,
             choices,
-            config=self.config.run,
+            config=self.verb,
             block_R=self._blocks(),
             constraint=self.inputs.constraint,
             first_epoch=history.epochs,
@@ -122,14 +107,14 @@ class Group:
             yield history
 
     def samples(self, history: History, epochs: list[int] | None) -> list[TextSample]:
-        """The texts of these epochs; without epochs, the one that `config.keep` names of each chain."""
-        found = []
+        """The texts of these epochs; without epochs, the one that `keep` names of each chain."""
+        samples = []
         for row in range(len(self.lengths_R)):
-            after = history.energy_NR[self.config.run.burn_in :, row]
-            kept = [history.epochs - 1 if self.config.keep == "last" else self.config.run.burn_in + int(after.argmin())]
+            after = history.energy_NR[self.verb.burn_in :, row]
+            kept = [history.epochs - 1 if self.verb.keep == "last" else self.verb.burn_in + int(after.argmin())]
             for epoch in kept if epochs is None else epochs:
                 ids = history.tokens_NRT[epoch, row, : int(self.lengths_R[row])].tolist()
-                found.append(
+                samples.append(
                     TextSample(
                         text=self.starts[row // self.chains].text,
                         chain=row % self.chains,
@@ -139,11 +124,11 @@ class Group:
                         tokens=ids,
                     )
                 )
-        return found
+        return samples
 
     def local_energies(self, history: History) -> Tensor:
         """(N, R) the local energy of every epoch's texts, whichever energy the chains have."""
-        if self.config.run.energy == LOCAL:
+        if self.verb.energy == LOCAL:
             return history.energy_NR
         local = MaskedLMEnergy(self.model, kind=LOCAL)
         return torch.stack(
@@ -163,7 +148,7 @@ class Group:
 
     def _blocks(self) -> Tensor | None:
         """The first block of each row where blocks are a part of the text."""
-        share = self.config.run.block_share
+        share = self.verb.block_share
         return None if share is None else (self.free_RT.sum(1) * share).round().long().clamp(min=1)
 
     def _first_state(self, choices: ChainChoices) -> ChainState:
@@ -171,7 +156,7 @@ class Group:
         tokens_RT = self._rows(pad_sequence([start.tokens_T for start in self.starts], batch_first=True))
         masked_RT = (tokens_RT == self.model.mask_token_id) & self.free_RT
         gibbs = DegenerateGibbs(self.model, MaskedProposal(self.proposal.allowed_V))
-        if self.config.start == "greedy" and masked_RT.any():
+        if self.verb.start == "greedy" and masked_RT.any():
             filled = MaskPredict(self.model, self.proposal.allowed_V).init(
                 tokens_RT, self.lengths_R, free_RT=masked_RT, source_R=self.text_R
             )
@@ -196,7 +181,7 @@ class Group:
         """One row a text → one row a chain, on the network's device."""
         return values.to(self.device).repeat_interleave(self.chains, dim=0)
 
-    def _found(self) -> History:
+    def _kept_history(self) -> History:
         if self.file is not None and (kept := _read_history(self.file)) is not None:
             return kept
         rows, longest = self.free_RT.shape

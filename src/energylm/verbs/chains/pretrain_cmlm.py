@@ -1,15 +1,25 @@
-"""What `energylm pretrain cmlm` makes: a conditional masked language model for translation (goyal2021, §6.5).
+"""Train a conditional masked language model on parallel text: `energylm pretrain cmlm` (goyal2021, §6.5).
 
 The paper takes the model of Mask-Predict (Ghazvininejad et al. 2019): six layers each of width 512 with 8 heads and a
 feed-forward of 2,048, and as many hidden target tokens as a uniform draw between one and all of them says.
+
+OUTPUT/model/          the trained model, a folder for `ConditionalMaskedModel.from_pretrained` and `energylm mcmc`
+OUTPUT/journal.jsonl   losses by step
+OUTPUT/checkpoints/    what a killed run continues from
+OUTPUT/training.json   the result; its presence means finished
 """
 
-from typing import Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from energylm.config.base import Config
 from energylm.config.training import TrainingConfig
+from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.verbs.verb import Verb
+
+if TYPE_CHECKING:
+    from energylm.verbs.chains.cmlm_training import CMLMRun
 
 
 class ConditionalShape(Config):
@@ -34,10 +44,22 @@ class ConditionalShape(Config):
         return self.feedforward_width or 4 * self.width
 
 
-class PretrainCMLMConfig(Config):
-    """A conditional masked language model trained on parallel text."""
+class PretrainCMLM(Verb):
+    """Train a conditional masked language model: a translator that fills in hidden tokens, given the source.
 
-    train: tuple[str, ...] = Field(description="The source and the target file: line n of one translates line n.")
+    OUTPUT/model translates by Mask-Predict, and is an energy of translations, both by `energylm mcmc --source`. Killed
+    runs go on where they stopped when run again; finished ones are not repeated.
+    """
+
+    examples = (
+        "energylm pretrain cmlm --train train.de --train train.en --valid val.de --valid val.en --output runs/cmlm",
+        "energylm pretrain cmlm --config cmlm.yaml -o runs/wide --set network.width=256 --steps 20000 --dry-run",
+    )
+    shortcuts: ClassVar = {"steps": "training.steps", "seed": "training.seed"}
+    writes = "required"
+    product = "model"
+
+    train: tuple[str, ...] = Field(description="Parallel text: the source, then the target file, line by line.")
     valid: tuple[str, ...] = Field(description="The same for validation.")
     network: ConditionalShape = ConditionalShape()
     vocabulary_size: int = Field(4096, ge=300, description="Tokens of the BPE, one for both languages.")
@@ -54,3 +76,19 @@ class PretrainCMLMConfig(Config):
             if len(files) != 2:
                 raise ValueError(f"{name} came with {len(files)} files; parallel text is two, source and target")
         return self
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        from energylm.verbs.chains.cmlm_training import describe
+
+        return describe(self, job.folder)
+
+    def run(self, job: Job = DEFAULT_JOB) -> "CMLMRun":
+        from energylm.verbs.chains.cmlm_training import train
+
+        return train(self, job.folder)
+
+    def shown(self, result: "CMLMRun") -> str:
+        return f"{result.model}: {result.summary()}\n"
+
+    def remarks(self, result: "CMLMRun") -> list[str]:
+        return []

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from energylm.estimators.mixing import Trace, diagnose
-from energylm.evaluation.chains_report import chains_sections, numbers_table
 from energylm.report.report import write_report
+from energylm.verbs.chains.mcmc_report import chains_sections, numbers_table
 
 
 def test_report_holds_verdict_numbers_traces_and_texts(tmp_path: Path) -> None:

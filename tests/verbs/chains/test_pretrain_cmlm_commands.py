@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from energylm.cli.pretrain import app
+from energylm.cli.groups import program
 from energylm.errors import ConfigError, DataError
 
 SMALL = (
@@ -15,7 +15,7 @@ SMALL = (
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(app, ["cmlm", *map(str, arguments)], catch_exceptions=False)
+    return CliRunner().invoke(program(), ["pretrain", "cmlm", *map(str, arguments)], catch_exceptions=False)
 
 
 def files(folder):

@@ -1,0 +1,1 @@
+"""Masked models as energies: chains, translators by masks, exact studies of their training."""
