@@ -52,7 +52,7 @@ class MCMC(ChainsConfig, Verb):
     )
     init: tuple[str, ...] = Field(
         (),
-        description="A text to start from, with [MASK] for tokens to fill in; mask: nothing but masks, as where none is given.",
+        description="A text to start from, with [MASK] for tokens to fill in. None, or mask: nothing but masks.",
     )
     input: str | None = Field(None, description="A file of such texts, one a line; - reads stdin.")
     source: tuple[str, ...] = Field((), description="A text to translate, for a conditional masked language model.")
