@@ -53,8 +53,10 @@ def program() -> VerbGroup:
 
 
 def is_declared(arguments: list[str]) -> bool:
-    """Whether a command line calls a verb of the table."""
+    """Whether a command line calls a verb of the table, or a group for its help."""
     words = " ".join(arguments[:2])
+    if arguments and arguments[0] in table.GROUPS and all(word.startswith("-") for word in arguments[1:2]):
+        return True
     return any(words == name or words.startswith(f"{name} ") for name in table.VERBS)
 
 
@@ -62,6 +64,9 @@ def run_declared(arguments: list[str]) -> None:
     """Run a verb of the table; a wrong command line is a `ConfigError`."""
     try:
         program()(arguments, prog_name="energylm", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as group_help:
+        group_help.show()
+        raise SystemExit(group_help.exit_code) from None
     except click.ClickException as error:
         from energylm.errors import ConfigError
 

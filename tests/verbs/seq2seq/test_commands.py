@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from energylm.bundles.seq2seq_model import Seq2SeqModel
 from energylm.cli.groups import program
+from energylm.cli.main import main
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 
 WHO, WHERE, WHAT = ("Ada", "Bo", "Cy", "Di"), ("Rome", "Lima", "Oslo"), ("saw", "left", "knows")
@@ -210,3 +211,13 @@ def test_wrong_numbers_of_files_and_models_are_refused(folder, tagger, tmp_path,
     refused(ModelError, "expected 'seq2seq'", "decode", model_folder, "-")
     refused(ModelError, "was trained for entities, not for tags", "train", "tags", *files(folder, "conllu"),
             "-o", tmp_path / "run", "--init", tagger)  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [["seq2seq"], ["seq2seq", "--help"]])
+def test_the_group_lists_its_verbs(arguments, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["energylm", *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    said = "".join(capsys.readouterr())
+    assert "Train taggers and translators" in said and len(said.splitlines()) > 5  # lines, not one line of an error
+    assert all(f"  {verb} " in said for verb in ("train", "decode", "evaluate"))
