@@ -2,20 +2,21 @@
 
 import pytest
 
+from energylm.config.grid import CellConfig
+from energylm.estimators.discrimination import Discrimination, Interval
 from energylm.files import read_json
 from energylm.report.grid_report import GridCell, grid_sections, summarise
 from energylm.report.plots import HeatMap
 from energylm.report.report import Numbers, Plot, write_report
 
 
-def cell(training, test, accuracy, *, energy="unit", setting="in-domain", note="", by_context=None, generator="big"):
-    found = {
-        "accuracy": accuracy, "lower": 0.1, "upper": 0.9, "auroc": accuracy + 0.1, "tpr_at_1": 0.2, "tpr_at_5": 0.3,
-        "texts": 50, "overlapping": 0,
-    }  # fmt: skip
-    if by_context:
-        found["by_context"] = {"context_tokens": [0, 8], "accuracy": by_context}
-    return GridCell(
+def measured(accuracy, *, upper=0.9):
+    auroc, at_1, at_5 = (Interval(value, 0.0, 1.0) for value in (accuracy + 0.1, 0.2, 0.3))
+    return Discrimination(Interval(accuracy, 0.1, upper), auroc, at_1, at_5, 0.0, 50, 50, 50, 50, 10)
+
+
+def cell(training, test, accuracy, *, energy="unit", setting="in-domain", note="", by_context=(), generator="big"):
+    stands = CellConfig(
         energy=energy,
         training="_".join(["big", *training]),
         test=f"{generator}_{test}",
@@ -24,8 +25,11 @@ def cell(training, test, accuracy, *, energy="unit", setting="in-domain", note="
         test_generator=generator,
         test_corpus=test,
         note=note,
-        found=None if note else found,
     )
+    if note:
+        return GridCell(stands)
+    lengths = dict(zip((0, 8), map(measured, by_context), strict=True)) if by_context else {}
+    return GridCell(stands, measured(accuracy), lengths)
 
 
 CELLS = [
@@ -38,7 +42,7 @@ CELLS = [
 
 
 def test_means_by_hand():
-    found = summarise(CELLS)
+    found = summarise(CELLS).to_json()
     assert found["settings"]["in_domain"]["accuracy"] == pytest.approx((0.9 + 0.8) / 2)
     assert found["settings"]["cross_corpus"] == {
         "cells": 2, "accuracy": pytest.approx(0.65), "lower": pytest.approx(0.1), "auroc": pytest.approx(0.75),
@@ -49,19 +53,19 @@ def test_means_by_hand():
     # Teeth: the cell that is left out would drag the mean down.
     assert found["energies"]["unit"]["accuracy"] == pytest.approx((0.9 + 0.6 + 0.8 + 0.7) / 4)
     assert found["energies"]["unit"]["cells"] == 4 and found["generators"]["big"]["cells"] == 4
-    other = summarise([*CELLS, cell(["a"], "a", 0.1, energy="linear")])
+    other = summarise([*CELLS, cell(["a"], "a", 0.1, energy="linear")]).to_json()
     assert other["energies"]["unit"] == found["energies"]["unit"]
     assert other["settings"]["in_domain"]["accuracy"] == pytest.approx((0.9 + 0.8 + 0.1) / 3)
 
 
 def test_accuracy_by_context_is_a_mean_where_all_cells_have_it():
-    found = summarise(CELLS[:2])["energies"]["unit"]["by_context"]
+    found = summarise(CELLS[:2]).to_json()["energies"]["unit"]["by_context"]
     assert found == {"context_tokens": [0, 8], "accuracy": [pytest.approx(0.85), pytest.approx(0.6)]}
-    assert "by_context" not in summarise(CELLS)["energies"]["unit"]
+    assert "by_context" not in summarise(CELLS).to_json()["energies"]["unit"]
 
 
 def test_sections(tmp_path):
-    sections = grid_sections(summarise(CELLS), title="Accuracy")
+    sections = grid_sections(summarise(CELLS).to_json(), title="Accuracy")
     plot, settings, cells = sections
     assert isinstance(plot, Plot) and isinstance(settings, Numbers) and isinstance(cells, Numbers)
     assert plot.plot.rows == ["big_a", "big_a_b"] and plot.plot.columns == ["big_a", "big_b", "big_c", "big_d"]
@@ -76,7 +80,7 @@ def test_sections(tmp_path):
 
 
 def test_a_single_number_is_no_heat_map():
-    sections = grid_sections(summarise(CELLS[:1]), title="Accuracy")
+    sections = grid_sections(summarise(CELLS[:1]).to_json(), title="Accuracy")
     assert not any(isinstance(section, Plot) for section in sections)
 
 

@@ -13,10 +13,12 @@ count nowhere. All of it is JSON, so that a kept result can be shown again witho
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from energylm.config.grid import SETTINGS
+from energylm.config.grid import SETTINGS, CellConfig
+from energylm.estimators.discrimination import Discrimination
+from energylm.records import Record
 from energylm.report.plots import HeatMap
 from energylm.report.report import Numbers, Plot, Section
 from energylm.tables import Table
@@ -43,97 +45,117 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class GridCell:
-    """A cell's place, and what was found there: `DiscriminationRun.to_json()`, or nothing and a note."""
+    """Where a cell stands, and what was measured there, or nothing where it was left out."""
 
-    energy: str
-    training: str
-    test: str
-    setting: str
-    training_corpora: Sequence[str]
-    test_generator: str
-    test_corpus: str
-    note: str
-    found: Mapping[str, Any] | None
+    stands: CellConfig
+    measured: Discrimination | None = None
+    by_context: Mapping[int, Discrimination] = field(default_factory=dict)  # by tokens that are given, where these vary
+    overlapping: int = 0  # test texts left out, since the energy has learnt from them
 
     def record(self) -> dict[str, Any]:
-        found = self.found or {}
-        note = self.note or (f"{found['overlapping']} test texts left out: seen" if found.get("overlapping") else "")
-        values = ("accuracy", "lower", "upper", "auroc", "tpr_at_1", "tpr_at_5", "texts")
-        cells = [self.energy, self.training, self.test, self.setting, *(found.get(value) for value in values), note]
+        stands, measured = self.stands, self.measured
+        numbers: list[Any] = [None] * 7
+        if measured is not None:
+            accuracy, rates = measured.balanced_accuracy, (measured.tpr_at_1, measured.tpr_at_5)
+            numbers = [accuracy.value, accuracy.lower, accuracy.upper, measured.auroc.value]
+            numbers += [*(rate and rate.value for rate in rates), measured.real_groups]
+        note = stands.note or (f"{self.overlapping} test texts left out: seen" if self.overlapping else "")
+        cells = [stands.energy, stands.training, stands.test, stands.setting, *numbers, note]
         return dict(zip(_COLUMNS, cells, strict=True))
 
 
-def summarise(cells: Sequence[GridCell]) -> dict[str, Any]:
-    """The grid as JSON: records, means by setting, and how unions fare."""
-    judged = [cell for cell in cells if cell.found is not None]
+@dataclass(frozen=True)
+class GridSummary(Record):
+    """The grid as JSON: a record a cell, means by setting, and how unions fare."""
+
+    records: list[dict[str, Any]]
+    settings: dict[str, Any]
+    unions: dict[str, Any]
+    singles: dict[str, Any]
+    generators: dict[str, Any]
+    energies: dict[str, Any]
+    convention: str = CONVENTION
+
+    @property
+    def table(self) -> Table:
+        rows = [[record[column] for column in _COLUMNS] for record in self.records]
+        return Table(_COLUMNS, rows, convention=self.convention)
+
+
+def summarise(cells: Sequence[GridCell]) -> GridSummary:
+    judged = [cell for cell in cells if cell.measured is not None]
     of_energies = {
-        name: [cell for cell in judged if cell.energy == name] for name in dict.fromkeys(cell.energy for cell in judged)
+        name: [cell for cell in judged if cell.stands.energy == name]
+        for name in dict.fromkeys(cell.stands.energy for cell in judged)
     }
-    return {
-        "records": [cell.record() for cell in cells],
-        **_groups(judged),
-        "energies": {name: _means(of) | _groups(of) for name, of in of_energies.items()},
-        "convention": CONVENTION,
-    }
+    energies = {name: _means(of) | _groups(of) for name, of in of_energies.items()}
+    return GridSummary(records=[cell.record() for cell in cells], **_groups(judged), energies=energies)
 
 
-def grid_sections(found: Mapping[str, Any], *, title: str) -> list[Section]:
+def grid_sections(grid: Mapping[str, Any], *, title: str) -> list[Section]:
     """A heat map for each energy, the settings, and every cell."""
-    records = found["records"]
+    records = grid["records"]
     energies = list(dict.fromkeys(record["energy"] for record in records))
     sections: list[Section] = [
         Plot(f"{title}: {energy}", heat_map, alt=_alt(energy, heat_map))
         for energy in energies
         if (heat_map := _heat_map([record for record in records if record["energy"] == energy])).is_worth_drawing
     ]
-    rows = [
-        [name.replace("_", "-"), of["cells"], of["accuracy"], of["auroc"]] for name, of in found["settings"].items()
-    ]
+    rows = [[name.replace("_", "-"), of["cells"], of["accuracy"], of["auroc"]] for name, of in grid["settings"].items()]
     sections.append(
         Numbers(
             f"{title}: settings",
-            Table(["setting", "cells", "mean accuracy", "mean AUROC"], rows, convention=found["convention"]),
+            Table(["setting", "cells", "mean accuracy", "mean AUROC"], rows, convention=grid["convention"]),
         )
     )
     cells = [[record[column] for column in _COLUMNS] for record in records]
-    sections.append(Numbers(f"{title}: cells", Table(_COLUMNS, cells, convention=found["convention"])))
+    sections.append(Numbers(f"{title}: cells", Table(_COLUMNS, cells, convention=grid["convention"])))
     return sections
 
 
 def _groups(cells: Sequence[GridCell]) -> dict[str, Any]:
     """Means by setting, by what the training set is made of, and by test generator."""
-    generators = dict.fromkeys(cell.test_generator for cell in cells)
+    generators = dict.fromkeys(cell.stands.test_generator for cell in cells)
     return {
         "settings": {
-            setting.replace("-", "_"): _means([cell for cell in cells if cell.setting == setting])
+            setting.replace("-", "_"): _means([cell for cell in cells if cell.stands.setting == setting])
             for setting in SETTINGS
         },
-        "unions": _by_containing([cell for cell in cells if len(cell.training_corpora) > 1]),
-        "singles": _by_containing([cell for cell in cells if len(cell.training_corpora) == 1]),
-        "generators": {name: _means([cell for cell in cells if cell.test_generator == name]) for name in generators},
+        "unions": _by_containing([cell for cell in cells if len(cell.stands.training_corpora) > 1]),
+        "singles": _by_containing([cell for cell in cells if len(cell.stands.training_corpora) == 1]),
+        "generators": {name: _means([cell for cell in cells if cell.stands.test_generator == name]) for name in generators},
     }
 
 
 def _by_containing(cells: Sequence[GridCell]) -> dict[str, Any]:
     return {
-        "containing": _means([cell for cell in cells if cell.test_corpus in cell.training_corpora]),
-        "lacking": _means([cell for cell in cells if cell.test_corpus not in cell.training_corpora]),
+        "containing": _means([cell for cell in cells if cell.stands.test_corpus in cell.stands.training_corpora]),
+        "lacking": _means([cell for cell in cells if cell.stands.test_corpus not in cell.stands.training_corpora]),
     }
 
 
 def _means(cells: Sequence[GridCell]) -> dict[str, Any]:
     """Of accuracy, the lower ends of its intervals, and AUROC; where all cells have them, also of the accuracies by
     length of the given context."""
-    found = [cell.found for cell in cells if cell.found is not None]
-    means: dict[str, Any] = {"cells": len(found)} | {
-        name: sum(one[name] for one in found) / len(found) if found else None for name in ("accuracy", "lower", "auroc")
+    measured = [cell.measured for cell in cells if cell.measured is not None]
+    means: dict[str, Any] = {
+        "cells": len(measured),
+        "accuracy": _mean([of.balanced_accuracy.value for of in measured]),
+        "lower": _mean([of.balanced_accuracy.lower for of in measured]),
+        "auroc": _mean([of.auroc.value for of in measured]),
     }
-    lengths = [one["by_context"]["context_tokens"] for one in found if "by_context" in one]
-    if lengths and len(lengths) == len(found) and all(one == lengths[0] for one in lengths):
-        columns = zip(*(one["by_context"]["accuracy"] for one in found), strict=True)
-        accuracies = [sum(column) / len(found) for column in columns]
+    lengths = [list(cell.by_context) for cell in cells if cell.measured is not None]
+    if lengths and lengths[0] and all(of == lengths[0] for of in lengths):
+        accuracies = [
+            _mean([cell.by_context[length].balanced_accuracy.value for cell in cells if cell.measured is not None])
+            for length in lengths[0]
+        ]
         means["by_context"] = {"context_tokens": lengths[0], "accuracy": accuracies}
     return means
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _heat_map(records: Sequence[Mapping[str, Any]]) -> HeatMap:

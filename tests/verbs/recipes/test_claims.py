@@ -95,7 +95,7 @@ def test_everything_else_is_refused_before_it_runs(predicate):
 )
 def test_what_cannot_be_told_is_not_called_false(predicate, why):
     judged = judge("says", predicate, RESULTS)
-    assert judged.verdict == "cannot be told" and why in judged.found
+    assert judged.verdict == "cannot be told" and why in judged.numbers
 
 
 def test_all_verdicts_stand_in_the_table_with_their_numbers():

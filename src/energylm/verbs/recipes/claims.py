@@ -27,8 +27,8 @@ Verdict = Literal["holds", "does not hold", "cannot be told"]
 def slope(values: Sequence[float]) -> float:
     """Of the least-squares line through the values at 0, 1, 2, …: negative where they fall on the whole."""
     middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
-    spread = sum((place - middle) ** 2 for place in range(len(values)))
-    return sum((place - middle) * (value - mean) for place, value in enumerate(values)) / spread
+    spread = sum((index - middle) ** 2 for index in range(len(values)))
+    return sum((index - middle) * (value - mean) for index, value in enumerate(values)) / spread
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -63,7 +63,7 @@ class Judged:
     predicate: str
     published: str
     verdict: Verdict
-    found: str  # the numbers that the predicate looked at, or why it cannot be told
+    numbers: str  # those that the predicate looked at, or why it cannot be told
 
 
 class _Unknown(Exception):
@@ -100,16 +100,16 @@ def judge(says: str, predicate: str, results: Mapping[str, Any], *, published: s
     parser = _Parser(predicate, results=results)
     try:
         verdict: Verdict = "holds" if parser.value() else "does not hold"
-        found = ", ".join(f"{path} = {_short(value)}" for path, value in parser.seen.items())
+        numbers = ", ".join(f"{path} = {_short(value)}" for path, value in parser.seen.items())
     except (_Unknown, ZeroDivisionError, IndexError, ValueError, TypeError) as error:
-        verdict, found = "cannot be told", str(error)
-    return Judged(says, predicate, published, verdict, found)
+        verdict, numbers = "cannot be told", str(error)
+    return Judged(says, predicate, published, verdict, numbers)
 
 
 def claims_table(claims: Sequence[Judged]) -> Table:
     return Table(
         ["claim", "here", "published", "numbers", "predicate"],
-        [[claim.says, claim.verdict, claim.published or None, claim.found, claim.predicate] for claim in claims],
+        [[claim.says, claim.verdict, claim.published or None, claim.numbers, claim.predicate] for claim in claims],
         convention="every claim of the recipe is listed, whether it holds here or not; the published numbers are of "
         "other data and, at scale mini, of far larger models",
     )

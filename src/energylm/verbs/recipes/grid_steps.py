@@ -130,7 +130,8 @@ class _Expansion:
                         f"energy {energy!r} is one generator's log-likelihood; {training.name} is a union"
                     )
                 lm = self._generator(training.generators[0], training.corpora[0], "train", LEFT_TO_RIGHT)
-                step = StepConfig(make="likelihood", config={"lm": lm, **_columns(held_out, "negatives", "corpus")})
+                validated = _columns(held_out, "negatives", "corpus")
+                step = StepConfig(make="likelihood", config={"language_model": lm, **validated})
             else:
                 learnt = _columns(self._learnt(training, "train"), "negatives", "corpus")
                 validation = [folder for folder, _ in held_out]
@@ -151,7 +152,7 @@ class _Expansion:
 
     def _negatives(self, generator: str, corpus: str, split: str) -> list[tuple[str, str]]:
         """What the generator writes on a split: the steps, and the corpus that each continues."""
-        config, found = self.config, []
+        config, pairs = self.config, []
         texts = self._texts(generator, corpus)
         for direction in config.generators[generator].directions:
             name = f"neg_{generator}_{corpus}_{split}{SUFFIXES[direction]}"
@@ -170,8 +171,8 @@ class _Expansion:
                 "language_model": self._generator(generator, corpus, "test" if split == "test" else "train", direction),
             }
             self.made[name] = StepConfig(make="negatives", config=settings)
-            found.append((PRODUCT + name, texts))
-        return found
+            pairs.append((PRODUCT + name, texts))
+        return pairs
 
     def _generator(self, generator: str, corpus: str, purpose: str, direction: Direction) -> str:
         """The model that writes."""
@@ -202,12 +203,11 @@ class _Expansion:
 
 def training_sets(config: Grid) -> list[TrainingSet]:
     """Every set to learn from, once."""
-    sets = [one for entry in config.training for one in _sets_of(entry, config)]
     by_name: dict[str, TrainingSet] = {}
-    for one in sets:
-        known = by_name.get(one.name)
-        energies = one.energies if known is None else (*known.energies, *one.energies)
-        by_name[one.name] = TrainingSet(one.generators, one.corpora, tuple(dict.fromkeys(energies)))
+    for training in (training for entry in config.training for training in _sets_of(entry, config)):
+        known = by_name.get(training.name)
+        energies = training.energies if known is None else (*known.energies, *training.energies)
+        by_name[training.name] = TrainingSet(training.generators, training.corpora, tuple(dict.fromkeys(energies)))
     return list(by_name.values())
 
 

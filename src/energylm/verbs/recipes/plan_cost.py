@@ -174,7 +174,8 @@ def _recipe_steps(plan: Plan, store: ArtefactStore) -> tuple[str, list[_Step]]:
 
 def _demo_steps() -> tuple[str, list[_Step]]:
     """The demo's steps; its samples are part of the last."""
-    steps, products = [], {}
+    steps: list[_Step] = []
+    products: dict[str, str] = {}
     for name, step in Demo().made_by(init=ENCODER).items():
         values = with_products(step.config, products)
         products[name] = str(Path(name) / step_kind(step.make).product)
@@ -183,7 +184,7 @@ def _demo_steps() -> tuple[str, list[_Step]]:
 
 
 def _known(step: _Step, counted: Counted) -> Product:
-    """What a finished step found out is better than what was counted for it."""
+    """What a finished step measured is better than what was counted for it."""
     if step.result is not None and isinstance(counted.product, CorpusSize):
         tokens = {split: step.result["splits"][split]["tokens"] for split in counted.product.tokens}
         return CorpusSize(tokens, step.result["tokenizer"]["vocabulary_size"])

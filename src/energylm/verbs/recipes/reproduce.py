@@ -73,7 +73,7 @@ class Reproduce(Verb):
         lines = []
         for claim in result.claims:
             published = f" (published: {claim.published})" if claim.published else ""
-            lines.append(f"{claim.verdict}: {claim.says}: {claim.found}{published}")
+            lines.append(f"{claim.verdict}: {claim.says}: {claim.numbers}{published}")
         return "\n".join([*lines, str(result.report), ""])
 
     def remarks(self, result: Any) -> list[str]:

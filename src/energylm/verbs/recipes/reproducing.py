@@ -81,8 +81,8 @@ def _section(config: SectionConfig, results: Mapping[str, Any]) -> list[Section]
     """Nothing where the section is about steps that this scale does not make; several parts for a grid."""
     convention = str(_value(config.convention, results) or "")
     if config.grid is not None:
-        found = _value(config.grid, results)
-        return [] if found is None else grid_sections(found, title=config.title)
+        grid = _value(config.grid, results)
+        return [] if grid is None else grid_sections(grid, title=config.title)
     if config.series:
         lines = [
             Series(line.name, _points(line.x, results), _points(line.y, results))

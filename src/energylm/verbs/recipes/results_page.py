@@ -13,7 +13,7 @@ from typing import Any
 
 from energylm.errors import DataError
 from energylm.files import read_json, write_text
-from energylm.tables import Cell, Table, to_markdown
+from energylm.tables import Table, to_markdown
 
 _HEAD = """# Results
 
@@ -25,7 +25,7 @@ Timings were taken in one run each, contenders taking turns; compare ratios, not
 def results_page(folder: Path | str) -> str:
     """The page as Markdown, one part for each JSON file in `folder`."""
     kept = {file: read_json(file) for file in sorted(Path(folder).glob("*.json"))}
-    parts = [_part(file, one) for file, one in kept.items()]
+    parts = [_part(file, result) for file, result in kept.items()]
     if not parts:
         return f"{_HEAD}\nNo results are kept yet.\n"
     return "\n".join([_HEAD, _glance(list(kept.values())), *parts]).rstrip() + "\n"
@@ -33,15 +33,15 @@ def results_page(folder: Path | str) -> str:
 
 def _glance(kept: Sequence[Mapping[str, Any]]) -> str:
     """How many claims of each recipe hold here, and how many bars of each benchmark."""
-    claims: list[list[Cell]] = []
-    bars: list[list[Cell]] = []
-    for one in kept:
-        if "bars" in one:
-            bars.append([one["name"], sum(bar["holds"] for bar in one["bars"]), len(one["bars"])])
-        elif "claims" in one["sections"]:
-            judged = [row["here"] for row in one["sections"]["claims"]["rows"]]
-            claims.append([one["title"], judged.count("holds"), len(judged)])
-    total = ["all", sum(row[1] for row in claims), sum(row[2] for row in claims)]
+    claims: list[tuple[str, int, int]] = []
+    bars: list[tuple[str, int, int]] = []
+    for result in kept:
+        if "bars" in result:
+            bars.append((result["name"], sum(bar["holds"] for bar in result["bars"]), len(result["bars"])))
+        elif "claims" in result["sections"]:
+            judged = [row["here"] for row in result["sections"]["claims"]["rows"]]
+            claims.append((result["title"], judged.count("holds"), len(judged)))
+    total = ("all", sum(row[1] for row in claims), sum(row[2] for row in claims))
     return "\n".join(
         [
             "## At a glance",
