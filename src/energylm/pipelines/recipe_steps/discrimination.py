@@ -28,7 +28,7 @@ def _gather(values: Values, folder: Path) -> Result:
     for cell in GridSummaryConfig.checked(values).cells:
         found = None if cell.result is None else read_json(Path(cell.result) / RESULT_FILE)
         facts = cell.model_dump(exclude={"result"})
-        cells.append(GridCell(**facts, found=found))
+        cells.append(GridCell(**facts, measured=found))
     return summarise(cells)
 
 
