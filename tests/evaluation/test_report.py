@@ -10,15 +10,15 @@ import pytest
 
 from energylm import files
 from energylm.errors import DiskFull
-from energylm.tables import Table
 from energylm.report.plots import LinePlot, Series, loss_plot
 from energylm.report.report import Numbers, Plot, Sample, Samples, Text, slug, write_report
+from energylm.tables import Table
 
 EVIL = "<script>alert('x')</script> & \"quoted\""
 SECTIONS = [
     Text("What this is", f"First {EVIL}.\n\nSecond."),
     Numbers("Numbers", Table([EVIL, "value"], [[EVIL, 0.123456789]], convention=EVIL)),
-    Plot("Loss", loss_plot([(1, 3.0), (2, float("nan"))], [(2, 2.5)]), alt=f"falls {EVIL}"),
+    Plot("Loss", loss_plot([(1, 3.0), (2, float("nan"))], [(2, 2.5)], unit="nats"), alt=f"falls {EVIL}"),
     Samples("Samples", [Sample(EVIL, EVIL, f"\n# not a heading {EVIL}")]),
 ]
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -118,8 +118,8 @@ def test_same_numbers_same_picture():
 
 
 def test_a_loss_plot_leaves_out_a_line_without_points():
-    assert [series.name for series in loss_plot([(1, 1.0)], []).series] == ["training"]
-    assert loss_plot([], []).png().startswith(PNG_SIGNATURE)
+    assert [series.name for series in loss_plot([(1, 1.0)], [], unit="nats").series] == ["training"]
+    assert loss_plot([], [], unit="nats").png().startswith(PNG_SIGNATURE)
 
 
 def test_titles_must_differ(tmp_path):

@@ -136,10 +136,9 @@ class HeatMap:
         return buffer.getvalue()
 
 
-def loss_plot(
-    train: Sequence[tuple[int, float]], validation: Sequence[tuple[int, float]], *, unit: str = "nats per token"
-) -> LinePlot:
-    """Training and validation loss over steps, from (step, loss) pairs."""
+def loss_plot(train: Sequence[tuple[int, float]], validation: Sequence[tuple[int, float]], *, unit: str) -> LinePlot:
+    """Training and validation loss over steps, from (step, loss) pairs; `unit` says what a loss is of: a language
+    model's of a token, an energy's of a context."""
     series = [
         Series(name, [step for step, _ in points], [loss for _, loss in points])
         for name, points in (("training", train), ("validation", validation))
