@@ -169,6 +169,10 @@ def test_the_best_restart_is_kept(data, tmp_path):
         assert model.provenance["config"]["training"]["seed"] == 5 + result.kept
         assert len(model.decode(["Ada saw Rome"], DecodingConfig())[0].split()) == 3
         assert verb.run(Job(output=output)) == replace(result, was_finished=True)
+        moved = output.rename(tmp_path / f"{larger} moved")
+        again = verb.run(Job(output=moved))
+        assert again.journal == moved / f"restart-{result.kept}" / "journal.jsonl" and again.journal.is_file()
+        output = moved
         said = verb.check(Job(output=output))
         assert "is finished" in said and "the best of 3 runs" in said
         with pytest.raises(CheckpointError, match=r"restarts \(was 3, now 2\)"):
@@ -199,6 +203,7 @@ def test_the_better_on_dev_is_picked_whatever_the_test_says(tmp_path):
         write_json(tmp_path / name / SCORES_FILE, kept.to_json())
     values = {"among": {name: str(tmp_path / name) for name in scores}, "decoding": "greedy"}
     picked = PickSeq2Seq.checked(values).run()
+    assert "would pick fixed" in PickSeq2Seq.checked(values).check()
     assert picked.picked == "fixed" and picked.sets["test"]["greedy"].scores.quality == pytest.approx(55.88)
     assert picked.deciding == pytest.approx({"fixed": 51.65, "annealed": 51.43})
     assert PickSeq2Seq.checked(values | {"by": "test"}).run().picked == "annealed"

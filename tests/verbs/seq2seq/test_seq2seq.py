@@ -93,6 +93,7 @@ def test_the_line_of_figure_3_1(run, tmp_path):
 def test_a_line_between_two_models_ends_at_the_other(run):
     verb = LineSeq2Seq(model=str(run[0].model), other=str(run[0].model), data=(str(run[1]),), points=3, reach=1.0)
     assert all(curve.jump < 1e-6 for curve in verb.run().curves.values())
+    assert "would draw 3 lines of 3 points from run, on 8 sequences" in verb.check()
     with pytest.raises(ConfigError, match="α came as 0"):
         LineSeq2Seq.checked({"model": "m", "data": ["d"], "alphas": [0]})
 

@@ -117,7 +117,7 @@ class PickSeq2Seq(Verb):
     decoding: str = Field(description="The search whose score on that set decides.")
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
-        return f"would pick the best of {', '.join(self.among)} on {self.by} by {self.decoding}"
+        return f"would pick {self.run(job).picked} of {', '.join(self.among)}, the best on {self.by} by {self.decoding}"
 
     def run(self, job: Job = DEFAULT_JOB) -> "Picked":
         from energylm.verbs.seq2seq.evaluating import pick

@@ -81,19 +81,14 @@ class LineSeq2Seq(Verb):
         return self
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
-        return f"would draw {1 + len(self.alphas)} lines of {self.points:,} points from {self.model}"
+        model, batch = self._open()
+        lines, sequences = 1 + len(self.alphas), len(batch["target_BT"])
+        return f"would draw {lines} lines of {self.points:,} points from {model.name}, on {sequences:,} sequences"
 
     def run(self, job: Job = DEFAULT_JOB) -> ObjectiveLines:
         import torch
 
-        from energylm.bundles.seq2seq_model import Seq2SeqModel
-        from energylm.bundles.sequence_examples import encode_examples, read_examples
-        from energylm.objectives.cross_entropy import IGNORED
-
-        model = Seq2SeqModel.from_pretrained(self.model)
-        pairs, _ = encode_examples(read_examples(model.task, self.data, limit=self.limit), model)
-        arrays = pairs.gather(pairs.source_lengths.argsort(kind="stable"), ignored=IGNORED)
-        batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        model, batch = self._open()
         start = [parameter.detach().clone() for parameter in model.network.parameters()]
         directions = self._directions(start)
         positions = torch.linspace(0.0, self.reach, self.points, dtype=torch.float64).tolist()
@@ -115,6 +110,18 @@ class LineSeq2Seq(Verb):
             for name, alpha in alphas.items()
         }
         return ObjectiveLines(curves, None if job.output is None else _write_report(curves, job.output))
+
+    def _open(self) -> "tuple[Seq2SeqModel, dict[str, Tensor]]":
+        import torch
+
+        from energylm.bundles.seq2seq_model import Seq2SeqModel
+        from energylm.bundles.sequence_examples import encode_examples, read_examples
+        from energylm.objectives.cross_entropy import IGNORED
+
+        model = Seq2SeqModel.from_pretrained(self.model)
+        pairs, _ = encode_examples(read_examples(model.task, self.data, limit=self.limit), model)
+        arrays = pairs.gather(pairs.source_lengths.argsort(kind="stable"), ignored=IGNORED)
+        return model, {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _directions(self, start: "list[Tensor]") -> "list[Tensor]":
         import torch

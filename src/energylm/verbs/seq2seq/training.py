@@ -66,7 +66,9 @@ def train_restarts(verb: TrainSeq2Seq, output: Path) -> Seq2SeqRun:
     if (output / engine.RESULT_FILE).exists():
         finished = read_json(output / engine.RESULT_FILE)
         refuse_another_run(finished["identity"], identity, folder=output)
-        return replace(Seq2SeqRun.from_json(finished["result"]), folder=output, model=output / engine.MODEL_FOLDER)
+        run = Seq2SeqRun.from_json(finished["result"])  # whose paths are those of where it was made
+        journal = output / f"restart-{run.kept}" / run.journal.name
+        return replace(run, folder=output, model=output / engine.MODEL_FOLDER, journal=journal)
     runs = [train(verb.restart(number), output / f"restart-{number}") for number in range(verb.restarts)]
     deciding = verb.training.validation
     values = [run.validation[deciding.metric] for run in runs]
