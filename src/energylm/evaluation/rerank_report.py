@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from energylm.evaluation.rerank_outcome import SetOutcome
-from energylm.tables import Cell, Table
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Section, Text
+from energylm.tables import Cell, Table
 
 MEANING = (
     "The 1-best is what the recogniser itself likes most, the oracle the best hypothesis that each list holds: no "
