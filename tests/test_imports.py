@@ -1,6 +1,6 @@
 """Imports point one way (docs/architecture.md): every module is read with `ast`, imports inside functions included.
 
-    cli → benchmarks → web → pipelines → evaluation → verbs → jobs | report | training → bundles → models | energies
+    cli → benchmarks → apps → pipelines → evaluation → verbs → jobs | report | training → bundles → models | energies
     → objectives | samplers | search | estimators | data → numerics
     → config, contracts, randomness, errors, files, progress, records, tables
 
@@ -28,7 +28,7 @@ ROWS = [
     {"verbs"},
     {"evaluation"},
     {"pipelines"},
-    {"web"},
+    {"apps"},
     {"benchmarks"},
     {"cli"},
 ]
@@ -68,7 +68,9 @@ def _imported(node: ast.AST, here: list[str]) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         base = here[: len(here) + 1 - node.level] if node.level else []
         source = ".".join([*base, *([node.module] if node.module else [])])
-        return [f"{source}.{alias.name}" for alias in node.names] if source == "energylm" else [source]
+        return (
+            [f"{source}.{alias.name}" for alias in node.names] if source in ("energylm", "energylm.apps") else [source]
+        )
     if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
         return [a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str)]
     return []
@@ -88,7 +90,7 @@ def violations(package: Path) -> list[str]:
     for arrow in arrows(package):
         source, target = arrow.rooms
         target = homes.get(target, target)
-        complaint = _complaint(arrow.module, source, target)
+        complaint = _complaint(arrow.module, source, target) or _between_apps(arrow)
         if complaint:
             found.append(f"energylm.{arrow.module} line {arrow.line}: {complaint}")
         elif source in ROWS[0] and source != target and target in ROWS[0]:
@@ -131,6 +133,24 @@ def _complaint(module: str, source: str, target: str) -> str | None:
     return f"the arrow from {source} to {target} points up" if ROW[source] < ROW[target] else None
 
 
+def _between_apps(arrow: Arrow) -> str | None:
+    """Why a module of `apps` may not reach for another one; None if it may: each application is a folder of its own."""
+    if arrow.rooms != ("apps", "apps"):
+        return None
+    source, target = (_folder(name) for name in (arrow.module, arrow.target))
+    if target is None or source == target:
+        return None
+    return (
+        f"apps/{source} and apps/{target} are strangers" if source else f"what apps share does not know apps/{target}"
+    )
+
+
+def _folder(module: str) -> str | None:
+    """Which application a module of `apps` belongs to; None for what they share."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (PACKAGE / "apps" / parts[1]).is_dir() else None
+
+
 def test_imports_point_down():
     assert violations(PACKAGE) == []
 
@@ -163,8 +183,10 @@ def test_the_reader_sees_the_imports_that_are_there():
         ("samplers/x.py", "from energylm.testing import TabularEnergy", "does not import the test kit"),
         ("testing/x.py", "from energylm.samplers import chains", "stands on numerics and below, not on samplers"),
         ("benchmarks/x.py", "from energylm.cli import main", "from benchmarks to cli points up"),
-        ("web/x.py", "from energylm.cli import main", "from web to cli points up"),
-        ("pipelines/x.py", "from energylm.web import app", "from pipelines to web points up"),
+        ("apps/x.py", "from energylm.cli import main", "from apps to cli points up"),
+        ("pipelines/x.py", "from energylm.apps.serve import app", "from pipelines to apps points up"),
+        ("apps/serve/x.py", "from energylm.apps.study import app", "apps/serve and apps/study are strangers"),
+        ("apps/x.py", "from energylm.apps.study import app", "what apps share does not know apps/study"),
         ("files.py", "from energylm.numerics import x", "from files to numerics points up"),
         ("errors.py", "from energylm.files import x", "errors stands on nothing"),
         ("recipes/x.py", "from energylm.config import Config", "recipes are data"),
@@ -200,8 +222,9 @@ def test_a_circle_in_the_lowest_row_is_caught(tmp_path):
             "import torch\nfrom energylm.numerics import masks\nfrom . import windows\nfrom .windows import Windows",
         ),
         ("data/__init__.py", "from .windows import Windows\nfrom ..errors import DataError"),
-        ("benchmarks/x.py", "from energylm.samplers import a\nfrom energylm.web import b"),
-        ("web/x.py", "from energylm.bundles import a\nfrom energylm.pipelines import b"),
+        ("benchmarks/x.py", "from energylm.samplers import a\nfrom energylm.apps.serve import b"),
+        ("apps/x.py", "from energylm.bundles import a\nfrom energylm.apps import running"),
+        ("apps/study/x.py", "from energylm.apps.security import a\nfrom energylm.apps import pages\nfrom . import app"),
         ("testing/x.py", "from energylm.numerics import a\nfrom energylm.contracts import Energy"),
         ("config/x.py", "from energylm.errors import ConfigError"),
         ("numerics/x.py", "import energylm_extra\nfrom energylmx import y"),

@@ -6,12 +6,12 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from energylm.apps.security import hash_token, token_matches
 from energylm.cli import main as program
 from energylm.config.study import StudyDesign
 from energylm.data.study_items import Pair, write_study
 from energylm.data.study_store import StudyStore
 from energylm.errors import ConfigError, DataError
-from energylm.web.security import hash_token, token_matches
 
 
 @pytest.fixture

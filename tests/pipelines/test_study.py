@@ -273,8 +273,8 @@ def test_the_panel_says_that_it_is_simulated(panel):
 def test_a_panel_does_not_mix_with_people(panel):
     from typer.testing import CliRunner
 
+    from energylm.apps.study.links import invite
     from energylm.cli.main import app
-    from energylm.web.study_invite import invite
 
     _, _, _, folder = panel
     with pytest.raises(DataError, match="has raters already"):

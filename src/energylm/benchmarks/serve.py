@@ -139,7 +139,7 @@ class CrowdMemory:
 
 def _crowds(port: int, process: subprocess.Popen[str], *, crowd: int, crowds: int) -> tuple[CrowdMemory, Load]:
     """In each crowd everybody asks once at the same time."""
-    from energylm.web.serve_queue import QUIET_SECONDS
+    from energylm.apps.serve.queue import QUIET_SECONDS
 
     load, memory = Load(), CrowdMemory()
     for number in range(crowds):
@@ -188,16 +188,16 @@ def anonymous_megabytes(process: int) -> float:
 
 def _serve(waiting: int, layers: int) -> None:
     """The server's process: prints its port and serves."""
+    from energylm.apps import running
+    from energylm.apps.serve.app import create_app
+    from energylm.apps.serve.completer import Completer
+    from energylm.apps.serve.services import Services
+    from energylm.apps.serve.verb import ServeLimits
     from energylm.benchmarks.residual import NetworkEnergy
     from energylm.benchmarks.shared_prefix import make_network
     from energylm.bundles.residual_model import ResidualModel
-    from energylm.config.serve import ServeLimits
     from energylm.energies.pooled import PooledEnergy
     from energylm.models.causal import CausalLanguageModel
-    from energylm.pipelines.serve import Services
-    from energylm.pipelines.serve_completions import Completer
-    from energylm.web import running
-    from energylm.web.serve_app import create_app
 
     lm = CausalLanguageModel(make_network(layers=layers), start_token_id=None, eos_token_id=None)
     energy = NetworkEnergy(PooledEnergy(make_network(layers=layers).transformer, kind="unit").eval())

@@ -55,11 +55,11 @@ def serve(
     if add_key is not None:
         if keys is None:
             raise ConfigError("--add-key needs --keys FILE, the file that the key's digest goes into")
-        from energylm.web.serve_keys import add_key as make_key
+        from energylm.apps.serve.keys import add_key as make_key
 
         typer.echo(make_key(keys, note=add_key))
         return
-    from energylm.config.serve import ServeConfig
+    from energylm.apps.serve.verb import ServeConfig
 
     flags = {
         "language_model": lm,
@@ -74,10 +74,10 @@ def serve(
     }
     chosen = load_config(ServeConfig, config, settings=settings or (), overrides=flags)
     if dry_run:
-        from energylm.pipelines.serve_check import check_inputs
+        from energylm.apps.serve.check import check_inputs
 
         typer.echo(f"{check_inputs(chosen)} at {host} port {port}")
         return
-    from energylm.web.serve_run import run_server
+    from energylm.apps.serve.run import run_server
 
     run_server(chosen, host=host, port=port, keys_file=keys, insecure=insecure_no_keys)

@@ -39,8 +39,8 @@ def invite(
     """
     needs_extra("web", "fastapi", "sqlalchemy")
 
-    from energylm.web.study_invite import invite as invite_raters
-    from energylm.web.study_invite import plan
+    from energylm.apps.study.links import invite as invite_raters
+    from energylm.apps.study.links import plan
 
     wanted = {"labels": tuple(label or ()), "raters": raters, "owner": owner, "url": url}
     if dry_run:
@@ -77,9 +77,9 @@ def serve(
         typer.echo(f"would serve {len(study.pairs):,} pairs for {study.votes_wanted:,} votes on {host} port {port}")
         return
 
+    from energylm.apps import running
+    from energylm.apps.study.app import create_study_app
     from energylm.data.study_store import StudyStore
-    from energylm.web import running
-    from energylm.web.study_app import create_study_app
 
     with StudyStore.open(folder) as store, running.listen(host, port) as listening:
         store.refuse_people()

@@ -30,10 +30,10 @@ from energylm.estimators.rater_odds import pass_probability
 from energylm.evaluation.study_outcome import StudyOutcome, study_outcome
 from energylm.evaluation.study_report import preference_table, study_sections
 from energylm.evaluation.study_votes import RaterVerdict
-from energylm.tables import Table
 from energylm.progress import progress
 from energylm.randomness import derive_seed, shuffled
 from energylm.report.report import Numbers, write_report
+from energylm.tables import Table
 
 Temper = Literal["good", "random", "lazy"]
 TEMPERS: tuple[Temper, ...] = ("good", "random", "lazy")

@@ -1,0 +1,1 @@
+"""`energylm serve`: OpenAI-style completions by joint sampling over HTTP; scores, reranking, detection; a page."""

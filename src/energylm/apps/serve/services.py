@@ -1,0 +1,222 @@
+"""What `energylm serve` does for a request: texts completed, scored, reranked and judged, for many requests at once.
+
+Every method takes the requests that travel together and gives an answer for each. The models are not for several
+threads at once: the server calls from one.
+
+`Serving` is what the endpoints share: these models, limits, queue, metrics, and the checks of what is asked.
+
+Relations  `completer` and `upstream` complete; the rest are calls of bundles.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from energylm.apps.security import RefusedRequest
+from energylm.apps.serve.completer import Completer, Completion, CompletionTask
+from energylm.apps.serve.queue import Answer, ModelQueue, ServeMetrics
+from energylm.apps.serve.upstream import ProposalChooser, ProposalPool, Upstream
+from energylm.apps.serve.verb import ServeConfig, ServeLimits
+from energylm.bundles.detector import Detector
+from energylm.bundles.detector_results import Detection
+from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.reranker import Reranker
+from energylm.bundles.residual_model import ResidualModel
+from energylm.bundles.scorer import Scorer
+from energylm.bundles.scorer_causal import CausalScorer
+from energylm.bundles.scorer_text import TextScore
+from energylm.config.models import LEFT_TO_RIGHT
+from energylm.data.formats.nbest import Hypothesis, NBest
+from energylm.errors import ModelError
+from energylm.estimators.weight_tuning import ListScores
+
+BASE_SUFFIX = ":base"  # of the name under which the language model is served without its energy
+
+
+@dataclass(frozen=True)
+class ScoreTask:
+    texts: tuple[str, ...]
+    with_energy: bool
+
+
+@dataclass(frozen=True)
+class ScoreAnswer:
+    scores: list[TextScore]
+    energies: list[float] | None
+
+
+@dataclass(frozen=True)
+class RerankTask:
+    hypotheses: tuple[Hypothesis, ...]
+    weight: float
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A hypothesis in its new place; an empty one has neither score nor total."""
+
+    index: int
+    text: str
+    score: float
+    model_score: float | None
+    total: float | None
+
+
+@dataclass(frozen=True)
+class Services:
+    """The models that are served; what is None is not offered."""
+
+    name: str
+    completer: Completer | None = None
+    chooser: ProposalChooser | None = None
+    scorer: Scorer | None = None
+    detector: Detector | None = None
+    proposals: int = 64  # candidates of a text, where a request does not say
+    top_k: int | None = None  # truncation of the proposals, likewise
+
+    @property
+    def energy(self) -> EnergyModel | None:
+        """The energy, where it reads texts by itself."""
+        joint = None if self.completer is None else self.completer.joint
+        found: Any = self.chooser.energy if self.chooser is not None else joint and joint.energy
+        return found if isinstance(found, EnergyModel) else None
+
+    def complete(
+        self, tasks: Sequence[CompletionTask], *, is_wanted: Callable[[], bool] = lambda: True
+    ) -> list[list[Completion]]:
+        assert self.completer is not None
+        return self.completer.complete(tasks, is_wanted=is_wanted)
+
+    def choose(self, tasks: Sequence[Sequence[ProposalPool]]) -> list[list[Completion]]:
+        assert self.chooser is not None
+        chosen = iter(self.chooser.choose([pool for pools in tasks for pool in pools]))
+        return [list(islice(chosen, len(pools))) for pools in tasks]
+
+    def score(self, tasks: Sequence[ScoreTask]) -> list[ScoreAnswer]:
+        assert self.scorer is not None
+        scores = iter(self.scorer.token_scores([text for task in tasks for text in task.texts]))
+        judged = [text for task in tasks if task.with_energy for text in task.texts]
+        energies = iter([] if self.energy is None or not judged else self.energy.text_energies(judged).tolist())
+        return [
+            ScoreAnswer(
+                list(islice(scores, len(task.texts))),
+                list(islice(energies, len(task.texts))) if task.with_energy and self.energy is not None else None,
+            )
+            for task in tasks
+        ]
+
+    def rerank(self, tasks: Sequence[RerankTask]) -> list[list[Ranked]]:
+        assert self.scorer is not None
+        lists = [NBest(f"list {number}", None, task.hypotheses) for number, task in enumerate(tasks, start=1)]
+        scored = Reranker(self.scorer).score_lists(lists)
+        answers = []
+        for row, (task, one) in enumerate(zip(tasks, lists, strict=True)):
+            own = ListScores(
+                scored.base_UH[row : row + 1], scored.scores_SUH[:, row : row + 1], scored.length_UH[row : row + 1]
+            )
+            (reranked,) = Reranker(self.scorer, weight=task.weight).rerank_lists([one], scores=own)
+            totals = reranked.to_json()["totals"]
+            answers.append(
+                [
+                    Ranked(
+                        index=place,
+                        text=task.hypotheses[place].text,
+                        score=task.hypotheses[place].score,
+                        model_score=None if total is None else float(own.scores_SUH[0, 0, place]),
+                        total=total,
+                    )
+                    for place, total in zip(reranked.order, totals, strict=True)
+                ]
+            )
+        return answers
+
+    def detect(self, tasks: Sequence[Sequence[str]]) -> list[list[Detection]]:
+        assert self.detector is not None
+        found = iter(self.detector.predict([text for texts in tasks for text in texts]))
+        return [list(islice(found, len(texts))) for texts in tasks]
+
+
+def load_services(config: ServeConfig) -> Services:
+    """Load every model that `config` names."""
+    joint: ResidualModel | None = None
+    if config.upstream is None and config.language_model is not None and config.energy is not None:
+        joint = ResidualModel.load(config.language_model, config.energy)
+    lm = joint.lm if joint is not None else None
+    if config.language_model is not None and lm is None:
+        lm = LanguageModel.from_pretrained(config.language_model)
+    if isinstance(lm, LanguageModel) and lm.model.direction != LEFT_TO_RIGHT:
+        raise ModelError(f"{lm.name} writes from right to left, but prompts are continued to the right; give another")
+    chooser = None
+    if config.upstream is not None and config.energy is not None:
+        chooser = ProposalChooser(
+            EnergyModel.from_pretrained(config.energy), lm if isinstance(lm, LanguageModel) else None
+        )
+    scorer = None
+    if config.scorer is not None:
+        scorer = Scorer.from_pretrained(config.scorer)
+    elif isinstance(lm, LanguageModel):
+        scorer = Scorer(CausalScorer(lm))
+    name = config.name or (config.upstream_model or (lm.name if isinstance(lm, LanguageModel) else "energylm"))
+    completer = None
+    if config.upstream is None and lm is not None:
+        completer = Completer(joint or lm, name=name)
+    detector = None if config.detector is None else Detector.from_pretrained(config.detector)
+    return Services(name, completer, chooser, scorer, detector, proposals=config.proposals, top_k=config.top_k)
+
+
+@dataclass(frozen=True)
+class Serving:
+    services: Services
+    limits: ServeLimits
+    queue: ModelQueue
+    metrics: ServeMetrics
+    upstream: Upstream | None
+
+    @property
+    def model_names(self) -> dict[str, str]:
+        """name → what it is, in words."""
+        services, names = self.services, {}
+        if services.chooser is not None:
+            names[services.name] = "proposals of another server, chosen among by an energy"
+        elif services.completer is not None and services.completer.joint is not None:
+            names[services.name] = "a language model under an energy, sampled jointly"
+            names[services.name + BASE_SUFFIX] = "the language model alone"
+        elif services.completer is not None:
+            names[services.name] = "a language model"
+        return names
+
+    async def ask(self, kind: str, payload: Any, *, rows: int, request: Request, response: Response | None) -> Any:
+        """The models' answer; how long it took goes into a header of `response`."""
+        answer: Answer = await self.queue.run(kind, payload, rows=rows, has_left=request.is_disconnected)
+        if response is not None:
+            response.headers["server-timing"] = (
+                f"queue;dur={1000 * answer.queue_seconds:.2f}, model;dur={1000 * answer.model_seconds:.2f}"
+            )
+        return answer.value
+
+    def check_at_most(self, value: int, most: int, *, param: str) -> None:
+        if value > most:
+            raise RefusedRequest(
+                400, f"{param}: {value:,} is more than the {most:,} that this server allows", param=param
+            )
+
+    def check_texts(self, texts: Sequence[str], *, param: str) -> None:
+        self.check_at_most(len(texts), self.limits.max_texts, param=param)
+        for number, text in enumerate(texts):
+            if len(text) > self.limits.max_text_characters:
+                where = f"{param}.{number}"
+                raise RefusedRequest(
+                    400,
+                    f"{where}: {len(text):,} characters are more than the {self.limits.max_text_characters:,} that are "
+                    "allowed here",
+                    param=where,
+                )
+
+    def lacking(self, what: str, option: str) -> RefusedRequest:
+        """What a client is told that asks for a model that is not there."""
+        return RefusedRequest(404, f"this server has no {what}; it is started with {option}", code="not_served")
