@@ -7,7 +7,8 @@
     projection_and_pseudo   the sum of the last and pseudo-likelihood         as pseudo-likelihood
 
 Languages: palindromes, hidden Markov models of low and of high entropy (all of five symbols and five positions), and
-English words as phonemes (39 symbols, up to six).
+English words as phonemes (39 symbols, up to six), whose likelihood is out of reach as an objective: every update would
+sum over 39⁶ sequences.
 
 Relations  `training.exact_study_task` computes the objectives; the step `exact study` of recipes makes a study of them.
 """
