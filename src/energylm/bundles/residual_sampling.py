@@ -130,23 +130,28 @@ def _pools(
         context_indices=[request.index for request in requests],
         progress=bar,
     ):
-        rows = torch.tensor(piece.contexts)[:, None], torch.arange(piece.copies.start, piece.copies.stop)[None, :]
-        tokens_BNT[rows] = piece.continuations.tokens.cpu()
-        lengths_BN[rows] = piece.continuations.lengths.cpu()
-        log_prob_BN[rows] = piece.continuations.log_prob.cpu()
-        proposal_BN[rows] = piece.continuations.proposal_log_prob.cpu()
-        energy_BN[rows] = energy
-    columns = lengths_BN, log_prob_BN, proposal_BN, energy_BN
+        drawn = torch.tensor(piece.contexts)[:, None], torch.arange(piece.copies.start, piece.copies.stop)[None, :]
+        tokens_BNT[drawn] = piece.continuations.tokens.cpu()
+        lengths_BN[drawn] = piece.continuations.lengths.cpu()
+        log_prob_BN[drawn] = piece.continuations.log_prob.cpu()
+        proposal_BN[drawn] = piece.continuations.proposal_log_prob.cpu()
+        energy_BN[drawn] = energy
     pools: list[Pool | None] = [None] * len(requests)
     for (n, kept, weights), rows in _alike(every).items():
         log_weight_BN = importance_log_weights(
             energy_BN[rows, :n], log_prob_BN[rows, :n], proposal_BN[rows, :n], weights=weights
         )
         kept_BK = resample(log_weight_BN, RowChoices(_choice_keys([requests[row] for row in rows])), draws=kept)
-        for place, row in enumerate(rows):
-            tokens_NT = tokens_BNT[row, :n, : every[row].max_new_tokens]
-            numbers = [column[row, :n] for column in columns]
-            pools[row] = Pool(tokens_NT, *numbers, log_weight_BN[place], kept=kept_BK[place].tolist())
+        for row, log_weight_N, kept_K in zip(rows, log_weight_BN, kept_BK, strict=True):
+            pools[row] = Pool(
+                tokens=tokens_BNT[row, :n, : every[row].max_new_tokens],
+                lengths=lengths_BN[row, :n],
+                log_prob=log_prob_BN[row, :n],
+                proposal_log_prob=proposal_BN[row, :n],
+                energy=energy_BN[row, :n],
+                log_weight=log_weight_N,
+                kept=kept_K.tolist(),
+            )
     return [pool for pool in pools if pool is not None]
 
 
@@ -161,11 +166,11 @@ def _ended(draws: WeightedDraws, pools: Sequence[Pool]) -> int:
 
 
 def _alike(every: Sequence[JointSampling]) -> dict[tuple[int, int, Weights], list[int]]:
-    """Places of the requests whose pools have one shape and whose choice is made in one way."""
-    found: dict[tuple[int, int, Weights], list[int]] = {}
+    """Indices of the requests whose pools have one shape and whose choice is made in one way."""
+    alike: dict[tuple[int, int, Weights], list[int]] = {}
     for row, options in enumerate(every):
-        found.setdefault((options.n, options.draws, options.weights), []).append(row)
-    return found
+        alike.setdefault((options.n, options.draws, options.weights), []).append(row)
+    return alike
 
 
 def _choice_keys(requests: Sequence[PoolRequest]) -> Tensor:
@@ -194,6 +199,6 @@ def _runs(indices: Sequence[int]) -> list[tuple[int, int]]:
     """Consecutive numbers as (start, stop)."""
     if not indices:
         return []
-    breaks = [place for place, (left, right) in enumerate(pairwise(indices), start=1) if right != left + 1]
+    breaks = [index for index, (left, right) in enumerate(pairwise(indices), start=1) if right != left + 1]
     edges = [0, *breaks, len(indices)]
     return [(indices[left], indices[right - 1] + 1) for left, right in pairwise(edges)]

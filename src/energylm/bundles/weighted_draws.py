@@ -136,9 +136,8 @@ def _whole_sequence_energies(
         whole_BNT[row, :, : len(context)] = tokens_BNT.new_tensor(context)
         whole_BNT[row, :, len(context) : len(context) + new] = tokens_BNT[row]
     rows = max(1, TOKENS_AT_ONCE // whole_BNT.shape[2])
-    batches = zip(
-        whole_BNT.flatten(0, 1).split(rows), (given_B[:, None] + lengths_BN).flatten().split(rows), strict=True
-    )
+    tokens_NT, lengths_N = whole_BNT.flatten(0, 1), (given_B[:, None] + lengths_BN).flatten()
+    batches = zip(torch.split(tokens_NT, rows), torch.split(lengths_N, rows), strict=True)
     return torch.cat([energy.energies(tokens_RT, lengths_R) for tokens_RT, lengths_R in batches]).view(count, n)
 
 
