@@ -62,3 +62,14 @@ def test_two_processes_do_not_make_the_same_thing(tmp_path):
 def test_the_store_lies_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("ENERGYLM_HOME", str(tmp_path))
     assert ArtefactStore().product("lm", "k") == tmp_path / "artefacts" / "lm" / "k" / "lm"
+
+
+def test_a_kind_of_two_words_makes_a_path_of_none(tmp_path):
+    """Such paths are typed and pasted; two kinds that share a word stay apart."""
+    store = ArtefactStore(tmp_path)
+    for kind in ("lm train", "lm"):
+        made = store.make(kind, artefact_key(kind, IDENTITY), Work(), identity=IDENTITY)
+        assert made.folder.relative_to(tmp_path).parts == (made.folder.name, made.key, kind.replace(" ", "-"))
+        assert store.find(kind, made.key) == store.make(kind, made.key, Work(), identity=IDENTITY)
+    assert artefact_key("lm train", IDENTITY) != artefact_key("lm", IDENTITY)
+    assert " " not in "".join(path.name for path in tmp_path.rglob("*"))

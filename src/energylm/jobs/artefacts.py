@@ -3,9 +3,10 @@
     ENERGYLM_HOME/artefacts/<kind>/<key>/artefact.json     how it was made, what was found; its presence means finished
     ENERGYLM_HOME/artefacts/<kind>/<key>/<kind>/           the product: a corpus, a run folder, negatives …
 
-The key is a SHA-256 of the kind, its settings with all defaults filled in, and the keys of everything it is made from.
-So a changed setting makes a new artefact and everything below it anew, and nothing is trained or generated twice. A
-folder without `artefact.json` was interrupted: its step runs again in the same place and resumes as its pipeline does.
+The kind is a verb (of two words: `lm-train`). The key is a SHA-256 of the kind, its settings with all defaults filled
+in, and the keys of everything it is made from. So a changed setting makes a new artefact and everything below it anew,
+and nothing is trained or generated twice. A folder without `artefact.json` was interrupted: its step runs again in the
+same place and resumes as its verb does.
 """
 
 import time
