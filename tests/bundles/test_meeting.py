@@ -6,6 +6,7 @@ import torch
 from energylm import EnergyModel, LanguageModel, ResidualModel
 from energylm.bundles.meeting import calibration_caution, end_caution, length_caution
 from energylm.bundles.residual_sampling import PoolRequest
+from energylm.bundles.weighted_draws import ended_texts
 from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.generate import JointSampling
 from energylm.models.causal import CausalLanguageModel
@@ -163,6 +164,13 @@ def test_real_texts_that_end_are_counted_and_later_results_are_their_own(lm, mod
     assert "reads 2 here that hold the end-of-text token" in capsys.readouterr().err
     later = joint.next_token_table("The clerk", candidates=1, n=20, max_new_tokens=1)
     assert later.base[0].token != lm.eos_token_id and "no text ends" not in (later.warning or "")
+
+
+def test_padding_is_no_end():
+    """Token 0 is padding past a text's end and end-of-text within it: rows 0 and 2 end, row 1 was cut before it."""
+    tokens_NT, lengths_N = torch.tensor([[3, 0, 0], [3, 4, 0], [0, 5, 6]]), torch.tensor([2, 2, 3])
+    assert ended_texts(tokens_NT, lengths_N, 0) == 2 and ended_texts(tokens_NT, lengths_N, None) == 0
+    assert ended_texts(tokens_NT[None], lengths_N[None], 0) == 2  # with a dimension of contexts before
 
 
 def request_of(joint, prompt, *, seed, **sizes):
