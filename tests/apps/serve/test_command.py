@@ -11,16 +11,11 @@ import urllib.error
 import urllib.request
 
 import pytest
-from typer.testing import CliRunner
 
 pytest.importorskip("fastapi", reason="the server needs the extra energylm[web]")
 
-from energylm.cli.main import app
+from energylm.apps.serve.verb import NewKey, Serve
 from energylm.errors import ConfigError
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["serve", *map(str, arguments)])
 
 
 @pytest.mark.parametrize(
@@ -28,14 +23,14 @@ def run(*arguments):
     [
         ((), "nothing to serve"),
         (("--upstream", "http://127.0.0.1:1/v1"), "upstream needs an energy"),
-        (("--lm", "m", "--set", "limits.max_wating=3"), "did you mean 'limits.max_waiting'"),
-        (("--lm", "m", "--host", "0.0.0.0"), "there are no keys"),
-        (("--add-key", "note"), "needs --keys FILE"),
+        (("m", "--set", "limits.max_wating=3"), "did you mean 'limits.max_waiting'"),
+        (("m", "--host", "0.0.0.0"), "there are no keys"),
+        (("--add-key", "note"), "--add-key needs --keys, the file"),
     ],
 )
-def test_mistakes_are_told(arguments, says):
-    error = run(*arguments).exception
-    assert isinstance(error, ConfigError) and says in str(error)
+def test_mistakes_are_told(energylm, arguments, says):
+    code, out, err = energylm("serve", *arguments)
+    assert code == 2 and out == "" and says in err and err.count("\n") == 1
 
 
 def test_an_absent_extra_is_told(monkeypatch):
@@ -43,17 +38,22 @@ def test_an_absent_extra_is_told(monkeypatch):
 
     original = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else original(name))
-    error = run("--lm", "m").exception
-    assert isinstance(error, ConfigError) and "pip install 'energylm[web]'" in str(error)
+    with pytest.raises(ConfigError, match=r"needs uvicorn: pip install 'energylm\[web\]'"):
+        Serve(language_model="m").run()
 
 
-def test_dry_run_and_keys(model_folder, tmp_path):
-    done = run("--lm", model_folder, "--port", 0, "--dry-run")
-    assert done.exit_code == 0 and "would serve the language model" in done.stdout
-    made = run("--add-key", "laboratory", "--keys", tmp_path / "keys")
-    key = made.stdout.strip()
-    assert len(key) >= 32 and key not in (tmp_path / "keys").read_text(encoding="utf-8")
+def test_dry_run_and_keys(energylm, model_folder, tmp_path):
+    code, out, _ = energylm("serve", model_folder, "--port", 0, "--dry-run")
+    assert code == 0 and out.startswith("would serve the language model") and out.endswith(" at 127.0.0.1 port 0\n")
+    wanted = ("serve", "--add-key", "laboratory", "--keys", tmp_path / "keys")
+    code, out, _ = energylm(*wanted, "--dry-run")
+    assert code == 0 and "would make a key" in out and not (tmp_path / "keys").exists()
+    code, out, _ = energylm(*wanted, "--json", tmp_path / "key.json")
+    key = out.strip()
+    assert code == 0 and len(key) >= 32 and key not in (tmp_path / "keys").read_text(encoding="utf-8")
     assert (tmp_path / "keys").read_text(encoding="utf-8").endswith("laboratory\n")
+    assert key not in (tmp_path / "key.json").read_text(encoding="utf-8")
+    assert "secret" not in repr(NewKey(tmp_path, "laboratory", "secret"))
 
 
 @pytest.mark.slow
@@ -64,7 +64,6 @@ def test_it_answers_what_it_has_before_it_leaves(model_folder, energy_folder):
         "-m",
         "energylm",
         "serve",
-        "--lm",
         model_folder,
         "--energy",
         energy_folder,

@@ -268,10 +268,10 @@ def test_in_front_of_the_real_server(browser, model_folder, energy_folder, detec
     """The three panels once more, with tiny models behind them: the server does what the table above promises."""
     from energylm.apps.serve.app import create_app
     from energylm.apps.serve.services import load_services
-    from energylm.apps.serve.verb import ServeConfig
+    from energylm.apps.serve.verb import Serve
 
     folders = {"language_model": model_folder, "energy": energy_folder, "detector": detector_folder}
-    config = ServeConfig(**{name: str(folder) for name, folder in folders.items()})
+    config = Serve(**{name: str(folder) for name, folder in folders.items()})
     text = "The clerk counts the boats. A sailor mends the bridge. " * 6
     with serving(create_app(load_services(config))) as address:
         browser.driver.get(f"{address}/")

@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 
 from energylm.apps.serve.app import create_app
 from energylm.apps.serve.services import load_services
-from energylm.apps.serve.verb import ServeConfig, ServeLimits
+from energylm.apps.serve.verb import Serve, ServeLimits
 
 CHECKS = [
     not_a_server_error,
@@ -43,7 +43,7 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def document(model_folder, energy_folder, detector_folder):
     """A server with all its endpoints, small limits and no keys, so that every example gets to what it is about."""
-    config = ServeConfig(
+    config = Serve(
         language_model=str(model_folder),
         energy=str(energy_folder),
         detector=str(detector_folder),

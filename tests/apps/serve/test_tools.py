@@ -9,11 +9,9 @@ from starlette.testclient import TestClient
 from energylm.apps.security import hash_token
 from energylm.apps.serve import keys as serve_keys
 from energylm.apps.serve.app import create_app
-from energylm.apps.serve.check import check_inputs
 from energylm.apps.serve.keys import ApiKeys, add_key
-from energylm.apps.serve.run import check_binding
 from energylm.apps.serve.services import RerankTask, ScoreTask, Services, load_services
-from energylm.apps.serve.verb import ServeConfig, ServeLimits
+from energylm.apps.serve.verb import Serve, ServeLimits, check_binding
 from energylm.bundles.reranker import Reranker
 from energylm.errors import ConfigError
 
@@ -22,7 +20,7 @@ TEXTS = ["The old miller mends a bridge.", "A boat.", "Her sister sells the wint
 
 @pytest.fixture(scope="module")
 def services(model_folder, energy_folder, detector_folder):
-    config = ServeConfig(
+    config = Serve(
         language_model=str(model_folder), energy=str(energy_folder), detector=str(detector_folder), name="tiny"
     )
     return load_services(config)
@@ -246,9 +244,9 @@ def test_without_keys_only_this_machine_may_ask(host, has_keys, insecure, is_all
 )
 def test_what_cannot_be_served_is_said(values, says):
     with pytest.raises(ConfigError, match=says):
-        ServeConfig.checked(values)
+        Serve.checked(values)
 
 
 def test_a_dry_run_finds_the_models(model_folder, detector_folder):
-    config = ServeConfig(language_model=str(model_folder), detector=str(detector_folder))
-    assert "would serve the language model" in check_inputs(config) and "the detector" in check_inputs(config)
+    said = Serve(language_model=str(model_folder), detector=str(detector_folder)).check()
+    assert "would serve the language model" in said and "the detector" in said

@@ -125,7 +125,7 @@ class Asked:
 def _model(name: str | None, serving: Serving) -> str:
     names = serving.model_names
     if not names:
-        raise serving.lacking("language model", "--lm")
+        raise serving.lacking("language model", "`energylm serve LM`")
     if name is None:
         return serving.services.name
     if name not in names:

@@ -20,7 +20,7 @@ from energylm.apps.security import RefusedRequest
 from energylm.apps.serve.completer import Completer, Completion, CompletionTask
 from energylm.apps.serve.queue import Answer, ModelQueue, ServeMetrics
 from energylm.apps.serve.upstream import ProposalChooser, ProposalPool, Upstream
-from energylm.apps.serve.verb import ServeConfig, ServeLimits
+from energylm.apps.serve.verb import PROPOSALS, Serve, ServeLimits
 from energylm.bundles.detector import Detector
 from energylm.bundles.detector_results import Detection
 from energylm.bundles.energy_model import EnergyModel
@@ -76,7 +76,7 @@ class Services:
     chooser: ProposalChooser | None = None
     scorer: Scorer | None = None
     detector: Detector | None = None
-    proposals: int = 64  # candidates of a text, where a request does not say
+    proposals: int = PROPOSALS  # candidates of a text, where a request does not say
     top_k: int | None = None  # truncation of the proposals, likewise
 
     @property
@@ -141,7 +141,7 @@ class Services:
         return [list(islice(found, len(texts))) for texts in tasks]
 
 
-def load_services(config: ServeConfig) -> Services:
+def load_services(config: Serve) -> Services:
     """Load every model that `config` names."""
     joint: ResidualModel | None = None
     if config.upstream is None and config.language_model is not None and config.energy is not None:

@@ -30,7 +30,7 @@ def tools_router(serving: Serving) -> APIRouter:
     @router.post("/v1/score", response_model=ScoreAnswer, response_model_exclude_none=True, summary="Score texts")
     async def score(body: ScoreRequest, request: Request, response: Response) -> Any:
         if services.scorer is None:
-            raise serving.lacking("scorer", "--lm or --scorer")
+            raise serving.lacking("scorer", "`energylm serve LM` or --scorer")
         if body.energy and services.energy is None:
             raise serving.lacking("energy that reads texts", "--energy")
         serving.check_texts(body.texts, param="texts")
@@ -53,7 +53,7 @@ def tools_router(serving: Serving) -> APIRouter:
     @router.post("/v1/rerank", response_model=RerankAnswer, summary="Rerank an n-best list")
     async def rerank(body: RerankRequest, request: Request, response: Response) -> Any:
         if services.scorer is None:
-            raise serving.lacking("scorer", "--lm or --scorer")
+            raise serving.lacking("scorer", "`energylm serve LM` or --scorer")
         serving.check_texts([one.text for one in body.hypotheses], param="hypotheses")
         weight = DEFAULT_WEIGHT if body.weight is None else body.weight
         task = RerankTask(tuple(Hypothesis(one.text, one.score) for one in body.hypotheses), weight)

@@ -1,10 +1,28 @@
-"""What `energylm serve` serves, to whom, and how much of it."""
+"""`energylm serve`: what is served, to whom, how much of it; load, listen, answer, and leave in order.
 
-from typing import Self
+Without keys the server listens on this machine only, and answers only who addresses it by a name of this machine; to
+open it to others without keys must be said openly. On SIGTERM or Ctrl-C it takes no new requests, answers those that it
+has, and leaves with exit code 0.
+"""
+
+import ipaddress
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from energylm.apps import needs_extra
 from energylm.config.base import Config
+from energylm.errors import ConfigError
+from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.records import LOCAL, Record
+from energylm.verbs.verb import Positional, Verb
+
+UPSTREAM_KEY = "ENERGYLM_UPSTREAM_KEY"
+PROPOSALS = 64
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class ServeLimits(Config):
@@ -32,8 +50,39 @@ class ServeLimits(Config):
     max_text_characters: int = Field(100_000, ge=1, description="Of one prompt or text.")
 
 
-class ServeConfig(Config):
-    language_model: str | None = Field(None, description="A model folder, a GGUF file, a known model or a hub name.")
+@dataclass(frozen=True)
+class Served(Record):
+    """A server that has been stopped, every request answered."""
+
+    address: str
+
+
+@dataclass(frozen=True)
+class NewKey(Record):
+    """A key that was made; itself it is shown once and kept nowhere."""
+
+    file: Path
+    note: str
+    key: str = field(default="", repr=False, metadata=LOCAL)
+
+
+class Serve(Verb):
+    """Serve a language model under an energy to OpenAI-style clients; scores, reranking, detection and a page besides.
+
+    Keys are read from --keys and from ENERGYLM_API_KEYS (comma-separated); without any, only this machine may ask.
+    ENERGYLM_UPSTREAM_KEY is the key for the upstream.
+    """
+
+    examples = (
+        "energylm serve runs/tiny/model --energy runs/energy/model",
+        "energylm serve --add-key laboratory --keys keys.txt",
+        "energylm serve smollm2-135m --energy runs/bit/model --host 0.0.0.0 --keys keys.txt",
+        "energylm serve --upstream http://127.0.0.1:9000/v1 --energy runs/text/model --set limits.max_waiting=128",
+    )
+
+    language_model: Annotated[str | None, Positional("LM")] = Field(
+        None, description="A model folder, a GGUF file, a known model or a hub name."
+    )
     energy: str | None = Field(None, description="An energy folder; without one the language model is sampled plainly.")
     scorer: str | None = Field(None, description="Model of /v1/score and /v1/rerank; none: the language model.")
     detector: str | None = Field(None, description="A detector folder for /v1/detect.")
@@ -43,12 +92,23 @@ class ServeConfig(Config):
     upstream_model: str | None = Field(None, description="Model that the upstream is asked for; none: its first.")
     upstream_n: int = Field(16, ge=1, description="Proposals asked of the upstream in one call.")
     name: str | None = Field(None, description="Name under which the model is served; none: the language model's.")
-    proposals: int = Field(64, ge=2, description="Candidates of a text where a request does not say.")
+    proposals: int = Field(PROPOSALS, ge=2, description="Candidates of a text where a request does not say.")
     top_k: int | None = Field(None, ge=1, description="Truncation of the proposals where a request does not say.")
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: any free one.")
+    keys: Path | None = Field(None, description="File of API keys' digests, made with --add-key.")
+    add_key: str | None = Field(
+        None, description="Make a key, print it once, add its digest with this note to --keys, and leave."
+    )
+    insecure_no_keys: bool = Field(False, description="Let anyone who can reach the address ask.")
     limits: ServeLimits = Field(ServeLimits(), description="Limits of requests and of the queue.")
 
     @model_validator(mode="after")
     def _has_something_to_serve(self) -> Self:
+        if self.add_key is not None:
+            if self.keys is None:
+                raise ValueError("add_key needs `keys`, the file that the key's digest goes into")
+            return self
         if not any((self.language_model, self.upstream, self.scorer, self.detector)):
             raise ValueError("nothing to serve: give a language model, an upstream, a scorer or a detector")
         if self.upstream is not None and self.energy is None:
@@ -62,3 +122,83 @@ class ServeConfig(Config):
                 f"proposals {self.proposals} are more than limits.max_proposals, which is the most allowed"
             )
         return self
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        """Find the models without loading them; what would be served, in words."""
+        from energylm.bundles.known_models import locate
+
+        if self.add_key is not None:
+            return f"would make a key and add its digest to {self.keys}"
+        named = {
+            "the language model": self.language_model,
+            "the energy": self.energy,
+            "the scorer": self.scorer,
+            "the detector": self.detector,
+        }
+        parts = [f"{what} {locate(name)}" for what, name in named.items() if name is not None]
+        if self.upstream is not None:
+            parts.append(f"proposals of {self.upstream}")
+        return f"would serve {', '.join(parts)} at {self.host} port {self.port}"
+
+    def run(self, job: Job = DEFAULT_JOB) -> Served | NewKey:
+        """Serve until told to stop; or make a key."""
+        needs_extra("fastapi", "uvicorn", "httpx", "prometheus_client", "jinja2")
+        if self.add_key is None:
+            return _serve(self)
+        from energylm.apps.serve.keys import add_key
+
+        assert self.keys is not None
+        return NewKey(self.keys, self.add_key, add_key(self.keys, note=self.add_key))
+
+    def shown(self, result: Served | NewKey) -> str:
+        return f"{result.key}\n" if isinstance(result, NewKey) else ""
+
+
+def _serve(wanted: Serve) -> Served:
+    from energylm.apps import running
+    from energylm.apps.serve.app import create_app
+    from energylm.apps.serve.keys import ApiKeys
+    from energylm.apps.serve.services import load_services
+    from energylm.apps.serve.upstream import Upstream
+    from energylm.progress import say
+
+    keys = ApiKeys.load(wanted.keys)
+    check_binding(wanted.host, has_keys=bool(keys), insecure=wanted.insecure_no_keys)
+    listening = running.listen(wanted.host, wanted.port)
+    upstream = None
+    if wanted.upstream is not None:
+        upstream = Upstream(
+            wanted.upstream,
+            model=wanted.upstream_model,
+            key=os.environ.pop(UPSTREAM_KEY, None),
+            n=wanted.upstream_n,
+            seconds=wanted.limits.request_seconds,
+            at_once=wanted.limits.max_waiting,
+        )
+    is_open = bool(keys) or wanted.insecure_no_keys
+    hosts = None if is_open else (*LOOPBACK_NAMES, wanted.host)
+    app = create_app(load_services(wanted), wanted.limits, keys, upstream=upstream, hosts=hosts)
+    address = running.address_of(listening)
+    say(f"energylm: serving at {address}{'' if keys else ', without keys'}")
+    running.run(app, listening)
+    say("energylm: stopped, every request answered")
+    return Served(address)
+
+
+def check_binding(host: str, *, has_keys: bool, insecure: bool) -> None:
+    """An error where strangers could reach a server that has no keys."""
+    if has_keys or insecure or is_loopback(host):
+        return
+    raise ConfigError(
+        f"--host {host} is open to other machines but there are no keys: give --keys FILE (made with --add-key), or "
+        "say --insecure-no-keys"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -65,7 +65,7 @@ class DemoResult(Record):
             *lines,
             "Try next:",
             f"  energylm generate {model} --energy {energy} --prompt {prompt} --top-k 10",
-            f"  energylm serve --lm {model} --energy {energy}    # and open http://127.0.0.1:8000",
+            f"  energylm serve {model} --energy {energy}    # and open http://127.0.0.1:8000",
             f"  energylm lm sample {model} --prompt {prompt} -n 3 --top-k 10 --plain",
             f"  energylm corpus info {shlex.quote(str(self.corpus))}",
             "  energylm corpus build YOUR_TEXTS --output my-corpus && energylm lm train my-corpus --output my-lm",
