@@ -19,9 +19,9 @@ from energylm.config.places import data_folder
 from energylm.data.formats.blimp import MinimalPair, read_blimp
 from energylm.errors import DataError
 from energylm.estimators.discrimination import Interval
-from energylm.tables import Table
 from energylm.progress import progress
 from energylm.report.report import Numbers, write_report
+from energylm.tables import Table
 
 PAIRS_AT_ONCE = 128
 NORMAL_95 = 1.959964
@@ -41,6 +41,10 @@ class Paradigm:
 
         ends = binomtest(self.right, self.pairs).proportion_ci(method="wilson")
         return Interval(self.right / self.pairs, float(ends.low), float(ends.high))
+
+
+def _ends(interval: Interval) -> tuple[float, float, float]:
+    return interval.value, interval.lower, interval.upper
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,10 @@ class MinimalPairsRun:
     @property
     def table(self) -> Table:
         rows = [
-            [one.name, one.phenomenon, one.pairs, *one.accuracy, one.tied]
+            [one.name, one.phenomenon, one.pairs, *_ends(one.accuracy), one.tied]
             for one in sorted(self.paradigms, key=lambda one: (one.phenomenon, one.name))
         ]
-        total = ["mean of paradigms", "", self.pairs, *self.mean, sum(one.tied for one in self.paradigms)]
+        total = ["mean of paradigms", "", self.pairs, *_ends(self.mean), sum(one.tied for one in self.paradigms)]
         columns = ["paradigm", "phenomenon", "pairs", "accuracy", "from", "to", "ties"]
         return Table(columns, [*rows, total], convention=self.convention)
 
