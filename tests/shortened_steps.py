@@ -19,9 +19,16 @@ from pathlib import Path
 ONE_STEP = ("training.steps=1", "training.global_batch=2")
 SHORT_PRETRAINING = (*ONE_STEP, "validation_windows=2")
 SETTINGS = {
-    "corpus build": ("vocabulary_size=300",),
+    "corpus build": ("vocabulary_size=1000",),
     "demo": (
-        *("source=sotu:1953-1990", "vocabulary_size=300", "steps=1", "batch=2", "validation_windows=2", "new_tokens=4"),
+        *(
+            "source=sotu:1953-1990",
+            "vocabulary_size=1000",
+            "steps=1",
+            "batch=2",
+            "validation_windows=2",
+            "max_new_tokens=4",
+        ),
         *("energy.init=bit-tiny", "energy.contexts=40", "energy.k=1", "energy.steps=1", "energy.batch=2"),
         *("energy.measured_contexts=2", "energy.samples=4", "energy.candidates=4"),
     ),
@@ -81,7 +88,7 @@ def value_of(argv: list[str], *options: str) -> str:
 
 
 def answer_a_study(folder: str) -> None:
-    from energylm.data.study_store import StudyStore
+    from energylm.apps.study.store import StudyStore
 
     spec = importlib.util.spec_from_file_location("study_toy", Path(__file__).with_name("study_toy.py"))
     toy = importlib.util.module_from_spec(spec)
