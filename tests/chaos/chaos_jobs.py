@@ -57,11 +57,11 @@ def lm(folder: Path, made: Path) -> None:
 
 
 def mlm(folder: Path, made: Path) -> None:
-    from energylm.config.pretrain import PretrainMLMConfig
-    from energylm.pipelines.pretrain_mlm import pretrain_mlm
+    from energylm.jobs.job import Job
+    from energylm.verbs import PretrainMLM
 
     settings = {"corpus": str(made / "corpus"), "preset": "bit-tiny", "network": NETWORK, "window": 16}
-    pretrain_mlm(PretrainMLMConfig.checked(settings | {"training": training(8)}), output=folder)
+    PretrainMLM.checked(settings | {"training": training(8)}).run(Job(output=folder))
 
 
 def negatives(folder: Path, made: Path) -> None:

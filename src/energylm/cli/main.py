@@ -17,10 +17,8 @@ from energylm import __version__
 from energylm.cli import (
     evaluate,
     finetune,
-    pretrain,
     rerank,
     score,
-    study,
 )
 from energylm.cli.groups import is_declared, run_declared
 from energylm.cli.waiting import set_waiting
@@ -55,12 +53,10 @@ def _root(
     pass
 
 
-app.add_typer(pretrain.app, name="pretrain")
 app.command("score")(score.score)
 app.command("rerank")(rerank.rerank)
 app.add_typer(evaluate.app, name="evaluate")
 app.command("finetune")(finetune.finetune)
-app.add_typer(study.app, name="study")
 
 
 def main() -> None:

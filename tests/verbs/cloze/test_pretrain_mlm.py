@@ -6,14 +6,13 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from energylm.bundles.energy_model import EnergyModel, bind
 from energylm.bundles.language_model import LanguageModel
-from energylm.config.pretrain import PretrainMLMConfig
 from energylm.data.corpus import Corpus
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 from energylm.jobs.job import Job
-from energylm.pipelines.pretrain_mlm import plan_mlm, pretrain_mlm
 from energylm.training.masked_lm_task import MaskedLMTask
-from energylm.verbs import BuildCorpus
+from energylm.verbs import BuildCorpus, PretrainMLM
+from energylm.verbs.cloze.pretraining import plan_pretraining
 
 
 def config(corpus, **values):
@@ -27,20 +26,20 @@ def config(corpus, **values):
     }
     changed = values.pop("training", {})
     network = {"network": {"width": 32, "layers": 1}}
-    return PretrainMLMConfig.checked(
+    return PretrainMLM.checked(
         {"corpus": str(corpus), "preset": "bit-tiny", "window": 24, "training": training | changed, **network, **values}
     )
 
 
 @pytest.fixture(scope="module")
 def run(corpus_folder, tmp_path_factory):
-    return pretrain_mlm(config(corpus_folder), output=tmp_path_factory.mktemp("mlm") / "run")
+    return config(corpus_folder).run(Job(output=tmp_path_factory.mktemp("mlm") / "run"))
 
 
 def test_a_corpus_becomes_a_model_that_others_read(run, corpus_folder):
     assert run.steps == 40 and run.tokens == 40 * 8 * 24 and not run.was_finished
-    assert run.nats_per_masked_token < 5 < torch.tensor(300.0).log()  # it learnt
-    assert 0 < run.accuracy < 1 and f"{run.accuracy:.1%} right" in run.summary()
+    assert run.validation["loss"] < 5 < torch.tensor(300.0).log()  # it learnt
+    assert 0 < run.validation["accuracy"] < 1 and f"{run.validation['accuracy']:.1%} predicted right" in run.summary()
     masked = AutoModelForMaskedLM.from_pretrained(run.model)
     tokenizer = AutoTokenizer.from_pretrained(run.model)
     assert tokenizer.mask_token_id is not None and masked.config.vocab_size == len(tokenizer) == 300
@@ -60,12 +59,12 @@ def test_it_starts_an_energy_over_a_language_model_of_the_same_corpus(run, model
 
 
 def test_a_second_run_does_nothing_and_other_settings_are_refused(run, corpus_folder, capsys):
-    again = pretrain_mlm(config(corpus_folder), output=run.folder)
-    assert again.was_finished and again.nats_per_masked_token == run.nats_per_masked_token
+    again = config(corpus_folder).run(Job(output=run.folder))
+    assert again.was_finished and again.validation["loss"] == run.validation["loss"]
     assert "nothing to do" in capsys.readouterr().err
-    assert "is finished" in plan_mlm(config(corpus_folder), output=run.folder).state
+    assert "is finished" in plan_pretraining(config(corpus_folder), run.folder).state
     with pytest.raises(CheckpointError, match=r"task\.masking\.rate \(was 0\.15, now 0\.3\)"):
-        pretrain_mlm(config(corpus_folder, masking={"rate": 0.3}), output=run.folder)
+        config(corpus_folder, masking={"rate": 0.3}).run(Job(output=run.folder))
 
 
 def test_an_interrupted_run_continues_to_the_same_bits(run, corpus_folder, tmp_path, monkeypatch):
@@ -78,20 +77,20 @@ def test_an_interrupted_run_continues_to_the_same_bits(run, corpus_folder, tmp_p
 
     monkeypatch.setattr(MaskedLMTask, "batch", interrupted_batch)
     with pytest.raises(KeyboardInterrupt):
-        pretrain_mlm(config(corpus_folder), output=tmp_path / "run")
-    assert "would continue from step-00000020" in plan_mlm(config(corpus_folder), output=tmp_path / "run").state
+        config(corpus_folder).run(Job(output=tmp_path / "run"))
+    assert "would continue from step-00000020" in plan_pretraining(config(corpus_folder), tmp_path / "run").state
     monkeypatch.undo()
-    second = pretrain_mlm(config(corpus_folder), output=tmp_path / "run")
+    second = config(corpus_folder).run(Job(output=tmp_path / "run"))
     assert (second.model / "model.safetensors").read_bytes() == (run.model / "model.safetensors").read_bytes()
 
 
 def test_a_plan_counts_and_writes_nothing(corpus_folder, tmp_path):
     """Width 32, one layer: embeddings, norm; 12·32² + 13·32 in the block; the output's transform, norm and bias."""
-    plan = plan_mlm(config(corpus_folder), output=tmp_path / "run")
+    plan = plan_pretraining(config(corpus_folder), tmp_path / "run")
     embeddings = (300 + 24 + 1) * 32 + 2 * 32
     assert plan.parameters == embeddings + 12 * 32**2 + 13 * 32 + (32 * 32 + 32 + 2 * 32 + 300)
     text = plan.describe(config(corpus_folder), tmp_path / "run")
-    assert "would train: bit-tiny" in text and "15% masked" in text and not (tmp_path / "run").exists()
+    assert "would train: masked-lm bit-tiny" in text and "15% masked" in text and not (tmp_path / "run").exists()
 
 
 def test_special_tokens_are_never_hidden(corpus_folder, tmp_path, monkeypatch):
@@ -104,8 +103,8 @@ def test_special_tokens_are_never_hidden(corpus_folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(MaskedLMTask, "batch", watched_batch)
     settings = config(corpus_folder, masking={"rate": 0.9}, training={"steps": 3, "validation": {"every_steps": None}})
-    run = pretrain_mlm(settings, output=tmp_path / "run")
-    assert run.nats_per_masked_token is None and "not validated" in run.summary()
+    run = settings.run(Job(output=tmp_path / "run"))
+    assert not run.validation and "not validated" in run.summary()
     targets, inputs = (torch.cat([batch[name] for batch in seen]) for name in ("targets_BT", "inputs_BT"))
     special = Corpus.open(corpus_folder).tokenizer.all_special_ids
     assert not torch.isin(targets, torch.tensor(special)).any()
@@ -119,9 +118,9 @@ def test_a_tokenizer_without_a_mask_token_is_refused(texts_folder, corpus_folder
     BuildCorpus(sources=(str(texts_folder),), tokenizer=str(tmp_path / "tokenizer"), valid_fraction=0.2).run(
         Job(output=tmp_path / "corpus")
     )
-    for action in (plan_mlm, pretrain_mlm):
+    for action in (PretrainMLM.check, PretrainMLM.run):
         with pytest.raises(ModelError, match="has no mask token; build the corpus with"):
-            action(config(tmp_path / "corpus"), output=tmp_path / "run")
+            action(config(tmp_path / "corpus"), Job(output=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -135,5 +134,5 @@ def test_a_tokenizer_without_a_mask_token_is_refused(texts_folder, corpus_folder
 )
 def test_refusals(corpus_folder, tmp_path, values, error, said):
     with pytest.raises(error) as raised:
-        pretrain_mlm(config(corpus_folder, **values), output=tmp_path / "run")
+        config(corpus_folder, **values).run(Job(output=tmp_path / "run"))
     assert said in str(raised.value) and "\n" not in str(raised.value) and not (tmp_path / "run").exists()

@@ -7,36 +7,32 @@ from transformers import AutoModel, AutoModelForMaskedLM, ElectraForPreTraining
 from energylm.bundles.cloze_model import ClozeModel
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.masked_language_model import MaskedLanguageModel
-from energylm.config.pretrain import (
-    PretrainElectraConfig,
-    PretrainElectricConfig,
-    PretrainMLMConfig,
-    PretrainTwoTowerConfig,
-)
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 from energylm.jobs.job import Job
 from energylm.models import two_tower
 from energylm.models.compute import training_flops_per_step
-from energylm.pipelines import pretrain_common
-from energylm.pipelines.pretrain_common import Ground
-from energylm.pipelines.pretrain_electra import plan_electra, pretrain_electra
-from energylm.pipelines.pretrain_electric import plan_electric, pretrain_electric
-from energylm.pipelines.pretrain_mlm import plan_mlm
-from energylm.pipelines.pretrain_two_tower import plan_two_tower, pretrain_two_tower
 from energylm.verbs import BuildCorpus
+from energylm.verbs.cloze import pretraining
+from energylm.verbs.cloze.pretrain import (
+    PretrainElectra,
+    PretrainElectraTT,
+    PretrainElectric,
+    PretrainMLM,
+    PretrainTwoTower,
+)
+from energylm.verbs.cloze.pretraining import Pretraining, plan_pretraining
 
 FAMILIES = {
-    "electric": (PretrainElectricConfig, {}, plan_electric, pretrain_electric),
-    "electra": (PretrainElectraConfig, {}, plan_electra, pretrain_electra),
-    "electra-tt": (PretrainElectraConfig, {"noise": "two-tower"}, plan_electra, pretrain_electra),
-    "two-tower": (PretrainTwoTowerConfig, {}, plan_two_tower, pretrain_two_tower),
+    "electric": PretrainElectric,
+    "electra": PretrainElectra,
+    "electra-tt": PretrainElectraTT,
+    "two-tower": PretrainTwoTower,
 }
 NETWORK = {"width": 48, "heads": 12, "layers": 1}
 
 
 def config(family, corpus, **values):
-    kind, extra, _, _ = FAMILIES[family]
     training = {
         "steps": 24,
         "global_batch": 8,
@@ -46,16 +42,13 @@ def config(family, corpus, **values):
     }
     changed = values.pop("training", {})
     shape = {"preset": "bit-tiny", "window": 24, "network": NETWORK}
-    return kind.checked({"corpus": str(corpus), **shape, "training": training | changed, **extra, **values})
+    return FAMILIES[family].checked({"corpus": str(corpus), **shape, "training": training | changed, **values})
 
 
 @pytest.fixture(scope="module")
 def runs(corpus_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cloze")
-    return {
-        family: pretrain(config(family, corpus_folder), output=folder / family)
-        for family, (_, _, _, pretrain) in FAMILIES.items()
-    }
+    return {family: config(family, corpus_folder).run(Job(output=folder / family)) for family in FAMILIES}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -82,11 +75,11 @@ def test_texts_are_framed_if_training_showed_where_they_end(runs, corpus_folder,
     assert ClozeModel.from_pretrained(runs["electric"].model).max_tokens == 24 - 2
     generator = MaskedLanguageModel.from_pretrained(runs["electra"].model / "noise")
     assert generator.model.prefix == generator.model.suffix == (generator.tokenizer.eos_token_id,)
-    ground = Ground.open(config("electric", corpus_folder))
+    ground = Pretraining.open(config("electric", corpus_folder))
     train = ground.corpus.manifest.splits["train"]
     boundaries = train.documents * 24 / train.tokens
     for threshold, framed in ((0.9 * boundaries, True), (1.1 * boundaries, False)):
-        monkeypatch.setattr(pretrain_common, "BOUNDARIES_A_WINDOW", threshold)
+        monkeypatch.setattr(pretraining, "BOUNDARIES_A_WINDOW", threshold)
         assert ground.framed is framed
 
 
@@ -112,7 +105,7 @@ def test_local_shapes(corpus_folder, tmp_path, family):
     """ModernBERT's encoder over towers that share its table, or over a generator with a narrower one of its own."""
     few = {"steps": 2, "global_batch": 4, "validation": {"every_steps": None}}
     chosen = config(family, corpus_folder, preset="bit-local-tiny", training=few)
-    run = FAMILIES[family][3](chosen, output=tmp_path / "run")
+    run = chosen.run(Job(output=tmp_path / "run"))
     two_tower.register()
     encoder = AutoModel.from_pretrained(run.model)
     tokens = torch.tensor([[9, 10, 11]])
@@ -143,19 +136,19 @@ def test_noise_models_have_the_papers_fractions(runs):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_second_run_does_nothing_and_other_settings_are_refused(runs, family, corpus_folder, capsys):
-    _, _, plan, pretrain = FAMILIES[family]
-    again = pretrain(config(family, corpus_folder), output=runs[family].folder)
+    job = Job(output=runs[family].folder)
+    again = config(family, corpus_folder).run(job)
     assert again.was_finished and again.validation == runs[family].validation
     assert "nothing to do" in capsys.readouterr().err
-    assert "is finished" in plan(config(family, corpus_folder), output=runs[family].folder).state
+    assert "is finished" in config(family, corpus_folder).check(job)
     changed = {"size": 0.5} if family == "two-tower" else {"noise_rate": 0.2}
     with pytest.raises(CheckpointError, match=rf"task\.{next(iter(changed))}"):
-        pretrain(config(family, corpus_folder, **changed), output=runs[family].folder)
+        config(family, corpus_folder, **changed).run(job)
 
 
 def test_siblings_at_equal_compute(corpus_folder, tmp_path):
     """The budget of 60 steps of a masked model: each family gets the steps that it pays for, to half a step."""
-    mlm = PretrainMLMConfig.checked(
+    mlm = PretrainMLM.checked(
         {
             "corpus": str(corpus_folder),
             "preset": "bit-tiny",
@@ -164,10 +157,10 @@ def test_siblings_at_equal_compute(corpus_folder, tmp_path):
             "training": {"steps": 60, "global_batch": 8},
         }
     )
-    budget = 60 * plan_mlm(mlm, output=tmp_path / "mlm").flops_per_step
+    budget = 60 * plan_pretraining(mlm, tmp_path / "mlm").flops_per_step
     steps = {}
-    for family, (_, _, plan, _) in FAMILIES.items():
-        found = plan(config(family, corpus_folder, compute=budget), output=tmp_path / family)
+    for family in FAMILIES:
+        found = plan_pretraining(config(family, corpus_folder, compute=budget), tmp_path / family)
         assert abs(found.compute - budget) <= found.flops_per_step / 2
         chosen = config(family, corpus_folder)
         assert found.flops_per_step == training_flops_per_step(chosen, vocabulary_size=300)
@@ -178,14 +171,14 @@ def test_siblings_at_equal_compute(corpus_folder, tmp_path):
 
 
 def test_budgets_decide_the_steps_of_a_run(corpus_folder, tmp_path):
-    flops = plan_two_tower(config("two-tower", corpus_folder), output=tmp_path / "none").flops_per_step
-    run = pretrain_two_tower(config("two-tower", corpus_folder, compute=3.2 * flops), output=tmp_path / "run")
+    flops = plan_pretraining(config("two-tower", corpus_folder), tmp_path / "none").flops_per_step
+    run = config("two-tower", corpus_folder, compute=3.2 * flops).run(Job(output=tmp_path / "run"))
     assert run.steps == 3 and run.compute == pytest.approx(3 * flops)
 
 
 def test_parameters_count_shared_embeddings_once(corpus_folder, tmp_path):
     """Electric: encoder with its table, one energy head, and towers that bring a projection but no table."""
-    plans = {family: FAMILIES[family][2](config(family, corpus_folder), output=tmp_path) for family in FAMILIES}
+    plans = {family: plan_pretraining(config(family, corpus_folder), tmp_path) for family in FAMILIES}
     encoder = (300 + 24 + 1) * 48 + 2 * 48 + 12 * 48**2 + 13 * 48
     tower = (25 + 1) * 48 + 2 * 48 + (48 * 12 + 12) + 12 * 12**2 + 13 * 12
     noise = 2 * tower + 2 * 48 + (24 * 48 + 48) + 2 * 48 + 300
@@ -200,7 +193,7 @@ def test_the_naive_algorithm_trains(corpus_folder, tmp_path):
         algorithm="naive",
         training={"steps": 2, "global_batch": 2, "validation": {"every_steps": None}},
     )
-    run = pretrain_electric(chosen, output=tmp_path / "run")
+    run = chosen.run(Job(output=tmp_path / "run"))
     assert run.validation == {} and "not validated" in run.summary()
     assert ClozeModel.from_pretrained(run.model).provenance["config"]["algorithm"] == "naive"
 
@@ -212,10 +205,11 @@ def test_only_masking_families_need_a_mask_token(texts_folder, corpus_folder, tm
     BuildCorpus(sources=(str(texts_folder),), tokenizer=str(tmp_path / "tokenizer"), valid_fraction=0.2).run(
         Job(output=tmp_path / "corpus")
     )
-    for action in (plan_electra, pretrain_electra):
+    job = Job(output=tmp_path / "run")
+    for action in (PretrainElectra.check, PretrainElectra.run):
         with pytest.raises(ModelError, match="has no mask token; build the corpus with"):
-            action(config("electra", tmp_path / "corpus"), output=tmp_path / "run")
-    assert plan_electric(config("electric", tmp_path / "corpus"), output=tmp_path / "run").steps == 24
+            action(config("electra", tmp_path / "corpus"), job)
+    assert "24 steps" in config("electric", tmp_path / "corpus").check(job)
     assert not (tmp_path / "run").exists()
 
 
@@ -231,5 +225,5 @@ def test_only_masking_families_need_a_mask_token(texts_folder, corpus_folder, tm
 )
 def test_refusals(corpus_folder, tmp_path, family, values, error, said):
     with pytest.raises(error) as raised:
-        FAMILIES[family][3](config(family, corpus_folder, **values), output=tmp_path / "run")
+        config(family, corpus_folder, **values).run(Job(output=tmp_path / "run"))
     assert said in str(raised.value) and "\n" not in str(raised.value) and not (tmp_path / "run").exists()

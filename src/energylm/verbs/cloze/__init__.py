@@ -1,0 +1,1 @@
+"""Cloze models: pretraining them, scoring and reranking with them, judging and fine-tuning them."""
