@@ -172,7 +172,7 @@ def test_damage_and_mix_ups_are_found(energy, tmp_path):
     with pytest.raises(ModelError, match=r"calibration\.json is missing"):
         Detector.from_pretrained(folder)
     with pytest.raises(ModelError, match="is no calibration"):
-        DetectorCalibration.from_json({"spans": []}, origin="x.json")
+        DetectorCalibration.read({"spans": []}, origin="x.json")
     with pytest.raises(ModelError, match="holds no energy"):
         Detector.from_pretrained(tmp_path)
 
@@ -185,7 +185,7 @@ def test_a_calibration_of_an_earlier_version_is_refused_with_its_cure(energy, tm
     assert now.pop("format") == 2
     earlier = {name: now[name] for name in ("spans", "asked_rate", "weights_sha256", "sources")}
     with pytest.raises(ModelError, match=r"earlier version, .* calibrate again: `energylm detect calibrate` with"):
-        DetectorCalibration.from_json(earlier, origin="calibration.json")
+        DetectorCalibration.read(earlier, origin="calibration.json")
     (folder / "calibration.json").unlink()
     assert Detector.from_pretrained(folder, calibrated=False).calibration is None
 

@@ -170,7 +170,7 @@ def test_a_detector_keeps_its_range_and_abstains_by_it(bert_folder, reader, know
     like, *_ = before.predict([english(random.Random(5), 8)])
     assert like.verdict == "machine" and "like the 100 calibration texts" in like.reason
     assert "too few" not in like.reason
-    loaded = DetectorCalibration.from_json(json.loads(json.dumps(calibration.to_json())), origin="x")
+    loaded = DetectorCalibration.read(json.loads(json.dumps(calibration.to_json())), origin="x")
     assert loaded == calibration
 
 

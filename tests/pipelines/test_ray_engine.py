@@ -26,10 +26,10 @@ from energylm.data.negatives import Negatives
 from energylm.errors import ConfigError, ModelError, WorkerLost
 from energylm.jobs import ray_cluster, ray_engine, ray_worker
 from energylm.jobs.job import Job
-from energylm.pipelines.detect_run import run_detector
 from energylm.pipelines.rerank import rerank
 from energylm.pipelines.score import score
 from energylm.progress import Counter, say
+from energylm.verbs.detect.run import RunDetector
 from energylm.verbs.joint import writing_negatives
 from energylm.verbs.joint.negatives import MakeNegatives
 from energylm.verbs.joint.perplexity import Perplexity
@@ -334,7 +334,7 @@ def test_scores_lists_verdicts_and_perplexities_are_the_local_engines(
         return [
             score(scored, engine=engine, keep=tmp_path / "kept" if engine.engine == "ray" else None).scores,
             (listed.chosen, listed.convention, [outcome.to_json() for outcome in listed.outcomes]),
-            run_detector(str(detector_folder), files=[texts_folder], engine=engine).to_json(),
+            RunDetector(detector=str(detector_folder), files=str(texts_folder)).run(Job(engine=engine)).to_json(),
             measured.run(Job(engine=engine)).to_json(),
         ]
 

@@ -202,7 +202,7 @@ def _calibration(folder: Path, facts: dict[str, Any]) -> DetectorCalibration | N
     if "calibration_sha256" not in facts:
         return None
     file = _checked(folder / CALIBRATION_FILE, facts["calibration_sha256"])
-    found = DetectorCalibration.from_json(read_json(file), origin=str(file))
+    found = DetectorCalibration.read(read_json(file), origin=str(file))
     if found.weights_sha256 != weights_sha256(folder):
         raise ModelError(f"{file} belongs to other weights; calibrate this detector with `energylm detect calibrate`")
     return found

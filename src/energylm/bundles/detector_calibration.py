@@ -12,16 +12,17 @@ one, two and four blocks. A text calibrates the span that it falls into by itsel
 
 Over texts of all lengths the rate holds in any case (`estimators.false_positive_threshold`).
 
-Relations  `pipelines.detect_calibrate` fits all of it; `detector_range` says which texts are like those held out.
+Relations  `verbs.detect.calibrating` fits all of it; `detector_range` says which texts are like those held out.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from energylm.bundles.detector_range import TextRange
 from energylm.errors import ModelError
+from energylm.records import Record
 
 SPANS_IN_BLOCKS = (0.25, 0.5, 1.0, 2.0, 4.0)
 FORMAT = 2  # of the file; 1 had thresholds from whole texts and pieces of longer ones, which kept no promise
@@ -29,7 +30,7 @@ Promise = Literal["length", "together", "none"]
 
 
 @dataclass(frozen=True)
-class SpanCalibration:
+class SpanCalibration(Record):
     """For texts from `shortest` tokens on, up to the next span."""
 
     shortest: int
@@ -47,13 +48,16 @@ class SpanCalibration:
 
 
 @dataclass(frozen=True)
-class DetectorCalibration:
+class DetectorCalibration(Record):
     spans: tuple[SpanCalibration, ...]  # the shortest first
     asked_rate: float
     weights_sha256: str  # of the energy it belongs to
     sources: tuple[str, ...]  # names of the files
     text_range: TextRange | None = None  # of the human texts; none: too few to say
     max_tokens: int | None = None  # of each text that were read, from its beginning; none = whole texts
+
+    format: ClassVar[int] = FORMAT
+    computed = ("format",)
 
     @property
     def shortest(self) -> int:
@@ -80,24 +84,20 @@ class DetectorCalibration:
             lengths = "of all lengths together"
         return f"at most {self.asked_rate:.3g} of human texts like the {span.human:,} calibration texts {lengths}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
-
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], *, origin: str) -> Self:
+    def read(cls, values: Mapping[str, Any], *, origin: str) -> Self:
+        """From the content of the file `origin`; what is no calibration of this format is refused."""
         try:
-            facts = {name: value for name, value in values.items() if name != "format"}
-            spans = tuple(SpanCalibration(**span) for span in facts.pop("spans"))
-            numbers = [number for span in spans for number in asdict(span).values() if isinstance(number, int | float)]
-            if not spans or not all(math.isfinite(number) for number in numbers):
+            calibration = cls.from_json(values)
+            numbers = [number for span in calibration.spans for number in asdict(span).values()]
+            if not calibration.spans or not all(math.isfinite(n) for n in numbers if isinstance(n, int | float)):
                 raise ValueError("no span, or a number that is not finite")
             if "format" not in values:
                 raise ModelError(
                     f"{origin} is of an earlier version, whose thresholds did not keep the false-positive rate; "
                     "calibrate again: `energylm detect calibrate` with human and machine texts"
                 )
-            facts["sources"], kept = tuple(facts["sources"]), facts.pop("text_range")
-            return cls(spans, text_range=None if kept is None else TextRange.from_json(kept), **facts)
+            return calibration
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(
                 f"{origin} is no calibration ({error}); make it again with `energylm detect calibrate`"

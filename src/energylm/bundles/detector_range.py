@@ -16,7 +16,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from energylm.data.text_blocks import EncodedText
 from energylm.estimators.false_positive_threshold import false_positive_threshold
+from energylm.records import Record
 
 REFUSED_RATE = 0.02  # at 1 % a few odd texts among real calibration texts let German pass, at 2 % they do not
 FEWEST_RANKED = 9  # texts; with fewer, more than one text in ten would be refused
@@ -45,7 +46,7 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
-class TextRange:
+class TextRange(Record):
     words: tuple[str, ...]
     characters: str
     medians: tuple[float, ...]  # of the features
@@ -87,16 +88,13 @@ class TextRange:
             f"{self.medians[most]:.2g} (of texts like them at most {self.rate:.2g} are refused)"
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        found = cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
-        numbers = (*found.medians, *found.spreads, found.limit, found.rate)
-        if len(found.medians) != len(FEATURES) or not all(math.isfinite(number) for number in numbers):
+        text_range = super().from_json(values)
+        numbers = (*text_range.medians, *text_range.spreads, text_range.limit, text_range.rate)
+        if len(text_range.medians) != len(FEATURES) or not all(math.isfinite(number) for number in numbers):
             raise ValueError(f"its range has not {len(FEATURES)} finite features")
-        return found
+        return text_range
 
     @functools.cached_property
     def _sets(self) -> tuple[frozenset[str], frozenset[str]]:

@@ -1,27 +1,25 @@
 """What a detector says of a text: scores, a probability, a verdict or the reason why there is none."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from energylm.records import Record
 
 Verdict = Literal["human", "machine", "abstains"]
 
 
 @dataclass(frozen=True)
-class BlockScore:
+class BlockScore(Record):
     """A block is characters `start` to `end` of the text; a higher score means machine."""
 
     start: int
     end: int
     score: float
 
-    def to_json(self) -> dict[str, Any]:
-        return {"start": self.start, "end": self.end, "score": self.score}
-
 
 @dataclass(frozen=True)
-class Detection:
+class Detection(Record):
     """One text. `log_odds` are those of machine at equal odds beforehand; the raw score where nothing is calibrated."""
 
     verdict: Verdict
@@ -33,23 +31,6 @@ class Detection:
     tokens_used: int
     tokens: int
     blocks: tuple[BlockScore, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "probability": self.probability,
-            "score": self.score,
-            "threshold": self.threshold,
-            "log_odds": self.log_odds,
-            "tokens_used": self.tokens_used,
-            "tokens": self.tokens,
-            "blocks": [block.to_json() for block in self.blocks],
-        }
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "Detection":
-        return cls(**{**record, "blocks": tuple(BlockScore(**block) for block in record["blocks"])})
 
 
 def logistic(log_odds: float) -> float:

@@ -11,7 +11,7 @@ Relations  `energies.pooled` is the network, `energy_reading` the micro-batches,
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, overload
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -33,8 +33,7 @@ from energylm.bundles.text_codec import text_list
 from energylm.bundles.text_reading import TextReader
 from energylm.config.energy import KIND_WORDS, REFUSE, TEXT, TOKENS, EnergyKind, LongTexts, Pooling, Reads
 from energylm.config.models import RIGHT_TO_LEFT
-from energylm.contracts import ContinuationEnergy
-from energylm.contracts import LanguageModel as LanguageModelContract
+from energylm.contracts import ContinuationEnergy, Energy
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.energies.pooled import PooledEnergy, kind_of
 from energylm.errors import ModelError, VocabularyMismatch
@@ -182,7 +181,30 @@ class EnergyModel:
         return energies
 
 
-def bind(energy: EnergyModel, lm: LanguageModelContract) -> ContinuationEnergy:
+class TextEnergy(Energy, Protocol):
+    """An energy with a tokenizer of its own, which reads text, too."""
+
+    name: str
+    reads: Reads
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    def encode_texts(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]: ...
+
+
+class Writer(Protocol):
+    """What tokens come from: a language model, or a corpus."""
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+
+@overload
+def bind(energy: EnergyModel, lm: Writer) -> ContinuationEnergy: ...
+@overload
+def bind(energy: TextEnergy, lm: Writer) -> Energy: ...
+def bind(energy: Any, lm: Writer) -> Any:
     """`energy` as a function of `lm`'s token ids, whatever it reads."""
     tokenizer = getattr(lm, "tokenizer", None)
     if energy.reads == TEXT:
@@ -202,7 +224,7 @@ def bind(energy: EnergyModel, lm: LanguageModelContract) -> ContinuationEnergy:
 class TextBoundEnergy:
     """An energy that reads text, over the ids of another tokenizer."""
 
-    def __init__(self, energy: EnergyModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, energy: TextEnergy, tokenizer: PreTrainedTokenizerFast) -> None:
         self.energy, self._tokenizer = energy, tokenizer
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

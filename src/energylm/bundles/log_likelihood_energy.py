@@ -61,9 +61,12 @@ class LogLikelihoodEnergy:
         """(B,) energies of texts."""
         return self.energies(*self.encode_texts(texts))
 
-    def encode_texts(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The right-padded ids (B, T) and lengths (B,) that `text_energies` reads."""
-        rows = [torch.tensor(self.lm.encode(text), dtype=torch.int64) for text in text_list(texts)]
+    def encode_texts(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]:
+        """The right-padded ids (B, T) and lengths (B,) that `text_energies` reads. With `may_be_empty` an empty text is
+        read as the end-of-sequence token alone, as by `EnergyModel`."""
+        end = self.lm.eos_token_id
+        instead = [end] if may_be_empty and end is not None else []
+        rows = [torch.tensor(self.lm.encode(text) or instead, dtype=torch.int64) for text in text_list(texts)]
         if not rows:
             return torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])

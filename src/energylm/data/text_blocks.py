@@ -66,7 +66,7 @@ class BlockReader:
         if max_tokens is not None and self.row_tokens > max_tokens:
             raise ModelError(
                 f"blocks of {self.blocks.tokens} tokens take {self.row_tokens} with special ones, but {name} holds "
-                f"{max_tokens}; lower blocks.tokens"
+                f"{max_tokens}; give shorter blocks"
             )
 
     def encode(self, texts: Sequence[str]) -> list[EncodedText]:

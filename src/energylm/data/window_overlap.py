@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+Tokens = Sequence[int] | NDArray[np.int64]  # of one text
 RUN_TOKENS = 16  # half a sentence: longer than what two authors often write alike
 SEEN_SHARE = 0.5  # of its runs: from here on a text counts as seen
 
@@ -22,25 +23,25 @@ SEEN_SHARE = 0.5  # of its runs: from here on a text counts as seen
 class SeenWindows:
     """Windows that were learnt from; `shares` tells how much of others stands in them."""
 
-    def __init__(self, texts: Sequence[Sequence[int]], *, run_tokens: int = RUN_TOKENS) -> None:
+    def __init__(self, texts: Sequence[Tokens], *, run_tokens: int = RUN_TOKENS) -> None:
         if run_tokens < 1:
             raise ValueError(f"a run has at least 1 token, came {run_tokens}")
         self.run_tokens = run_tokens
         self._seen = np.unique(_runs(texts, run_tokens)[0])
 
-    def shares(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    def shares(self, texts: Sequence[Tokens]) -> NDArray[np.float64]:
         """(B,) the share of each text's runs that were seen; 0 for a text that is shorter than a run."""
         hashes, owners = _runs(texts, self.run_tokens)
         found = np.isin(hashes, self._seen)
         counts_B = np.bincount(owners, minlength=len(texts))
         return np.bincount(owners[found], minlength=len(texts)) / np.maximum(counts_B, 1)
 
-    def contains(self, texts: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    def contains(self, texts: Sequence[Tokens]) -> NDArray[np.bool_]:
         """(B,) whether each text was seen."""
         return self.shares(texts) >= SEEN_SHARE
 
 
-def _runs(texts: Sequence[Sequence[int]], run_tokens: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _runs(texts: Sequence[Tokens], run_tokens: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """The hashes of all runs inside texts, and the number of the text of each."""
     lengths_B = np.array([len(text) for text in texts], dtype=np.int64)
     tokens = np.concatenate([np.zeros(0, np.int64), *(np.asarray(text, dtype=np.int64) for text in texts)])

@@ -18,8 +18,8 @@ Relations  `perplexity` has a closed-form error; ranks and thresholds have none 
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.estimators.false_positive_threshold import texts_needed
 from energylm.randomness import derive_seed
+from energylm.records import Record
 
 FALSE_POSITIVE_RATES = (0.01, 0.05)
 TAIL = 0.025  # on either side of a 95 % interval
@@ -36,20 +37,32 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-class Interval(NamedTuple):
+@dataclass(frozen=True)
+class Interval(Record):
     value: float
     lower: float
     upper: float
 
+    computed = ("ends", "percent", "percent_ends")
+
+    @property
+    def ends(self) -> str:
+        return f"{self.lower:.3f}–{self.upper:.3f}"
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.value
+
+    @property
+    def percent_ends(self) -> str:
+        return f"{100 * self.lower:.1f}–{100 * self.upper:.1f}"
+
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.lower:.3f}, {self.upper:.3f}]"
 
-    def to_json(self) -> dict[str, float]:
-        return self._asdict()
-
 
 @dataclass(frozen=True)
-class Discrimination:
+class Discrimination(Record):
     balanced_accuracy: Interval
     auroc: Interval
     tpr_at_1: Interval | None  # machine text found where 1 % of real text is flagged; none: too few real texts
@@ -60,10 +73,6 @@ class Discrimination:
     real_groups: int
     machine_groups: int
     resamples: int
-
-    def to_json(self) -> dict[str, Any]:
-        intervals = {name: getattr(self, name) for name in ("balanced_accuracy", "auroc", "tpr_at_1", "tpr_at_5")}
-        return asdict(self) | {name: found and found.to_json() for name, found in intervals.items()}
 
 
 def discrimination(

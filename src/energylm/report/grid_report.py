@@ -123,7 +123,9 @@ def _groups(cells: Sequence[GridCell]) -> dict[str, Any]:
         },
         "unions": _by_containing([cell for cell in cells if len(cell.stands.training_corpora) > 1]),
         "singles": _by_containing([cell for cell in cells if len(cell.stands.training_corpora) == 1]),
-        "generators": {name: _means([cell for cell in cells if cell.stands.test_generator == name]) for name in generators},
+        "generators": {
+            name: _means([cell for cell in cells if cell.stands.test_generator == name]) for name in generators
+        },
     }
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from energylm.errors import ConfigError
-from energylm.verbs.recipes.claims import check_predicate, claims_table, judge, slope
+from energylm.verbs.recipes.claims import check_predicate, claims_table, judge, look_up, slope
 
 RESULTS = {
     "base": {"ppl": 20.0, "name": "tiny", "nothing": None, "hole": math.nan},
@@ -96,6 +96,15 @@ def test_everything_else_is_refused_before_it_runs(predicate):
 def test_what_cannot_be_told_is_not_called_false(predicate, why):
     judged = judge("says", predicate, RESULTS)
     assert judged.verdict == "cannot be told" and why in judged.numbers
+
+
+def test_of_a_result_that_is_none_every_part_is_none():
+    """A rate that too few texts show is no mistake of the report, and no number for a claim."""
+    results = {"a": {"rate": None, "other": {"value": 0.5}}}
+    assert look_up(results, "a.rate.value") is None and look_up(results, "a.other.value") == 0.5
+    assert judge("", "a.rate.value > 0", results).verdict == "cannot be told"
+    with pytest.raises(LookupError, match=r"a\.rat"):  # teeth: a misspelt name is one
+        look_up(results, "a.rat.value")
 
 
 def test_all_verdicts_stand_in_the_table_with_their_numbers():

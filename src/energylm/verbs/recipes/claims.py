@@ -71,11 +71,14 @@ class _Unknown(Exception):
 
 
 def look_up(results: Mapping[str, Any], path: str) -> Any:
-    """What a dotted path leads to; a name after a list is looked up in each of its entries. A path that leads nowhere
-    is a `LookupError` with the part of it that is missing."""
+    """What a dotted path leads to; a name after a list is looked up in each of its entries. Of a result that is none (a
+    rate that too few texts show) every part is none. A path that leads nowhere is a `LookupError` with the part of it
+    that is missing."""
     parts = path.split(".")
     value: Any = results
     for depth, part in enumerate(parts, start=1):
+        if value is None:
+            return None
         inside = value if isinstance(value, list) else [value]
         if not all(isinstance(entry, Mapping) and part in entry for entry in inside):
             raise LookupError(".".join(parts[:depth]))

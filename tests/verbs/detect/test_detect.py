@@ -1,6 +1,7 @@
 """From labelled texts to a calibrated detector, its evaluation and its verdicts; overlap and too few texts are said."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,20 +9,17 @@ import pytest
 from energylm import Detector
 from energylm.bundles.detector_results import logistic
 from energylm.bundles.energy_model import EnergyModel
-from energylm.config.detect import (
-    DetectCalibrateConfig,
-    DetectEvalConfig,
-    DetectTrainConfig,
-)
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.estimators.discrimination import discrimination
 from energylm.files import sha256_of_file
-from energylm.pipelines.detect_calibrate import calibrate
-from energylm.pipelines.detect_eval import cut_texts, evaluate
-from energylm.pipelines.detect_run import run_detector
-from energylm.pipelines.detect_train import plan_detector, train_detector
+from energylm.jobs.job import Job
+from energylm.verbs import CalibrateDetector, EvaluateDetector, RunDetector, TrainDetector
+from energylm.verbs.detect.calibrating import CalibrationResult
+from energylm.verbs.detect.evaluating import DetectorEvaluation, cut_texts
+from energylm.verbs.detect.judging import Detections
+from energylm.verbs.detect.training import DetectorRun
 
-SMALL = {"blocks": {"tokens": 32, "stride": 16}, "false_positive_rate": 0.1}
+SMALL = {"text_blocks": {"tokens": 32, "stride": 16}, "fpr": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,7 @@ def sources(detection_folder):
     return {"human": [str(detection_folder / "human.jsonl")], "machine": [str(detection_folder / "machine.jsonl")]}
 
 
-def config(bert_folder, sources, **values):
+def detector(bert_folder, sources, **values):
     training = {
         "steps": 30,
         "global_batch": 4,
@@ -37,7 +35,7 @@ def config(bert_folder, sources, **values):
         "optimizer": {"learning_rate": 1e-2},
         "validation": {"every_steps": 15},
     }
-    return DetectTrainConfig.checked(
+    return TrainDetector.checked(
         {"data": sources, "init": str(bert_folder), "training": training | values.pop("training", {}), **SMALL} | values
     )
 
@@ -45,38 +43,35 @@ def config(bert_folder, sources, **values):
 @pytest.fixture(scope="module")
 def trained(bert_folder, sources, tmp_path_factory):
     folder = tmp_path_factory.mktemp("detect")
-    return train_detector(config(bert_folder, sources), output=folder / "run")
+    return detector(bert_folder, sources).run(Job(folder / "run"))
 
 
 def test_a_detector_learns_is_calibrated_and_reported(trained, bert_folder, sources, capsys):
-    assert trained.held_out["auroc"]["value"] > 0.95 and not trained.was_finished
+    assert trained.held_out.auroc.value > 0.95 and not trained.was_finished
     assert trained.report.exists() and "Calibration by length" in (trained.folder / "results.md").read_text()
     assert trained.texts["train human"] + trained.texts["valid human"] + trained.texts["calibration human"] == 120
-    spans = trained.calibration["spans"]
-    assert [span["shortest"] for span in spans] == [8, 16, 32, 64, 128]
-    assert [span["promise"] for span in spans] == ["none"] * 3 + ["length"] + [
-        "none"
-    ]  # the texts have about 110 tokens
-    assert all(span["scale"] > 0 for span in spans) and spans[3]["false_positive_rate"] <= 0.1
-    assert trained.held_out["tpr_at_1"] is None and "99 human ones would show" in trained.summary()
-    again = train_detector(config(bert_folder, sources), output=trained.folder)
+    spans = trained.calibration.spans
+    assert [span.shortest for span in spans] == [8, 16, 32, 64, 128]
+    assert [span.promise for span in spans] == [*["none"] * 3, "length", "none"]  # the texts have about 110 tokens
+    assert all(span.scale > 0 for span in spans) and spans[3].false_positive_rate <= 0.1
+    assert DetectorRun.from_json(json.loads(json.dumps(trained.to_json()))) == trained
+    assert trained.held_out.tpr_at_1 is None and "99 human ones would show" in trained.summary()
+    again = detector(bert_folder, sources).run(Job(trained.folder))
     assert again.was_finished and again.held_out == trained.held_out and "nothing to do" in capsys.readouterr().err
     provenance = EnergyModel.from_pretrained(trained.model).provenance
     assert provenance["loss"] == "binary cross-entropy of blocks" and provenance["sources"]
 
 
 def test_the_dry_run_says_what_would_happen(bert_folder, sources, tmp_path):
-    said = plan_detector(config(bert_folder, sources), output=tmp_path / "run")
+    said = detector(bert_folder, sources).check(Job(tmp_path / "run"))
     assert "would train: detector from" in said and "blocks of 32 tokens by 16" in said
     assert not (tmp_path / "run").exists()
 
 
 def test_evaluation_on_other_texts_with_the_baseline_beside_it(trained, detection_folder, sources, tmp_path):
     values = {"detector": str(trained.model), "data": {"pairs": [str(detection_folder / "pairs.json")]}}
-    run = evaluate(
-        DetectEvalConfig.checked({**values, "train": sources, "lengths": [8, 32, 5000], "resamples": 200}),
-        output=tmp_path / "report",
-    )
+    verb = EvaluateDetector.checked({**values, "train": sources, "lengths": [8, 32, 5000], "resamples": 200})
+    run = verb.run(Job(tmp_path / "report"))
     assert run.detector.auroc.value > 0.95 and run.baseline.auroc.value > 0.9 and run.overlap == 0
     assert run.detector.real == run.detector.machine == 40
     assert set(run.sources) == {"pairs.json"} and list(run.lengths) == [8, 32]
@@ -90,19 +85,22 @@ def test_evaluation_on_other_texts_with_the_baseline_beside_it(trained, detectio
     assert expected <= written["sections"].keys()
     assert run.table.rows[0][4] == "needs 99 human texts" and run.table.rows[0][5].startswith("1.000 [")
     assert [row[0] for row in run.table.rows] == ["detector", "TF-IDF", "pairs.json"]
-    json.dumps(run.to_json(), allow_nan=False)
+    saved = json.loads(json.dumps(run.to_json(), allow_nan=False))
+    assert replace(DetectorEvaluation.from_json(saved), report=run.report) == run
+    assert saved["detector"]["balanced_accuracy"]["percent"] == 100 * run.detector.balanced_accuracy.value
+    assert saved["verdict_percent"]["human"]["machine"] == pytest.approx(100 * flagged)
 
 
 def test_test_texts_that_were_trained_on_are_found_and_said(trained, detection_folder, sources, capsys):
     everything = sources | {"pairs": [str(detection_folder / "pairs.json")]}
     values = {"detector": str(trained.model), "data": everything, "lengths": [], "resamples": 20}
-    run = evaluate(DetectEvalConfig.checked(values))
+    run = EvaluateDetector.checked(values).run()
     said = capsys.readouterr().err
     assert run.overlap == 240 and "240 of 320 test texts overlap" in said and "--drop-overlap" in said
-    run = evaluate(DetectEvalConfig.checked(values | {"drop_overlap": True}))
+    run = EvaluateDetector.checked(values | {"drop_overlap": True}).run()
     assert run.left_out == 240 and run.detector.real == 40
     with pytest.raises(DataError, match="one class only: after the overlap was left out"):
-        evaluate(DetectEvalConfig.checked(values | {"data": sources, "drop_overlap": True}))
+        EvaluateDetector.checked(values | {"data": sources, "drop_overlap": True}).run()
 
 
 def test_by_text_not_by_block():
@@ -123,7 +121,7 @@ def test_by_text_not_by_block():
 def test_evaluation_is_by_text(trained, detection_folder):
     """As many groups as texts, though every text has many blocks; an original and its sample would be one group."""
     values = {"detector": str(trained.model), "data": {"pairs": [str(detection_folder / "pairs.json")]}, "lengths": []}
-    run = evaluate(DetectEvalConfig.checked(values))
+    run = EvaluateDetector.checked(values).run()
     assert run.detector.real_groups == 40 and run.detector.machine_groups == 40
 
 
@@ -134,18 +132,19 @@ def test_a_threshold_on_ones_own_human_text_keeps_the_probabilities(trained, det
     shutil.copytree(trained.model, folder)
     before = Detector.from_pretrained(folder).calibration
     values = {"detector": str(folder), "data": {"human": [str(detection_folder / "human.jsonl")]}}
-    run = calibrate(DetectCalibrateConfig.checked(values | {"false_positive_rate": 0.02}))
+    run = CalibrateDetector.checked(values | {"fpr": 0.02}).run()
     after = Detector.from_pretrained(folder).calibration
     assert after == run.calibration and after.asked_rate == 0.02
     assert [(s.scale, s.shift) for s in after.spans] == [(s.scale, s.shift) for s in before.spans]
     assert [s.human for s in after.spans] == [0, 0, 0, 120, 0]
     with pytest.raises(DataError, match=r"a false-positive rate of 0\.005 needs at least 199, came 120"):
-        calibrate(DetectCalibrateConfig.checked(values | {"false_positive_rate": 0.005}))
-    both = calibrate(DetectCalibrateConfig.checked(values | {"data": sources, "false_positive_rate": 0.05}))
+        CalibrateDetector.checked(values | {"fpr": 0.005}).run()
+    both = CalibrateDetector.checked(values | {"data": sources, "fpr": 0.05}).run()
     assert both.machine == 120 and both.calibration.spans[0].scale != before.spans[0].scale
-    beginnings = calibrate(DetectCalibrateConfig.checked(values | {"max_tokens": 20, "false_positive_rate": 0.05}))
+    beginnings = CalibrateDetector.checked(values | {"max_tokens": 20, "fpr": 0.05}).run()
     assert beginnings.calibration.max_tokens == 20 and beginnings.calibration.at(20).human == 120
-    assert "beginnings" in beginnings.table().convention
+    assert "beginnings" in beginnings.table.convention
+    assert CalibrationResult.from_json(json.loads(json.dumps(beginnings.to_json()))) == beginnings
     texts = json.loads((detection_folder / "pairs.json").read_text())["original"]
     found = Detector.from_pretrained(folder).predict(texts)
     assert {one.tokens_used for one in found} == {20} and not any("calibrated on" in one.reason for one in found)
@@ -162,30 +161,30 @@ def test_a_detector_of_an_earlier_version_is_calibrated_anew_with_both_classes(t
     manifest = json.loads((folder / "energylm.json").read_text())
     manifest["detector"]["calibration_sha256"] = sha256_of_file(folder / "calibration.json")
     (folder / "energylm.json").write_text(json.dumps(manifest))
-    values = {"detector": str(folder), "false_positive_rate": 0.05}
+    values = {"detector": str(folder), "fpr": 0.05}
     for data in ({"human": sources["human"]}, None):
         with pytest.raises(ModelError, match="is of an earlier version"):
             if data is None:
                 Detector.from_pretrained(folder)
             else:
-                calibrate(DetectCalibrateConfig.checked(values | {"data": data}))
-    calibrate(DetectCalibrateConfig.checked(values | {"data": sources}))
+                CalibrateDetector.checked(values | {"data": data}).run()
+    CalibrateDetector.checked(values | {"data": sources}).run()
     assert Detector.from_pretrained(folder).calibration.asked_rate == 0.05
 
 
 def test_a_plain_energy_becomes_a_detector_by_calibration(bert_folder, sources, tmp_path):
     EnergyModel.from_encoder(bert_folder, reads="text").save_pretrained(tmp_path / "energy")
-    values = {"detector": str(tmp_path / "energy"), "false_positive_rate": 0.05, "blocks": SMALL["blocks"]}
+    values = {"detector": str(tmp_path / "energy"), "fpr": 0.05, "text_blocks": SMALL["text_blocks"]}
     with pytest.raises(DataError, match="one class only: the first calibration"):
-        calibrate(DetectCalibrateConfig.checked(values | {"data": {"human": sources["human"]}}))
-    calibrate(DetectCalibrateConfig.checked(values | {"data": sources}))
+        CalibrateDetector.checked(values | {"data": {"human": sources["human"]}}).run()
+    CalibrateDetector.checked(values | {"data": sources}).run()
     found = Detector.from_pretrained(tmp_path / "energy")
     assert found.blocks.tokens == 32 and found.calibration.asked_rate == 0.05
     # 8 tokens from one class only, or too few machine texts, are refused as well
     few = tmp_path / "few.jsonl"
     few.write_text('{"text": "The clerk counts the boats."}\n')
     with pytest.raises(DataError, match="1 machine texts came"):
-        calibrate(DetectCalibrateConfig.checked(values | {"data": sources | {"machine": [str(few)]}}))
+        CalibrateDetector.checked(values | {"data": sources | {"machine": [str(few)]}}).run()
 
 
 def test_probabilities_are_calibrated_on_texts_that_were_not_used(trained, detection_folder):
@@ -207,31 +206,32 @@ def test_texts_are_cut_at_random_places(trained):
 
 def test_mistakes(bert_folder, sources, trained, tmp_path):
     with pytest.raises(DataError, match="one class only: training"):
-        train_detector(config(bert_folder, {"human": sources["human"]}), output=tmp_path / "run")
+        detector(bert_folder, {"human": sources["human"]}).run(Job(tmp_path / "run"))
     few = tmp_path / "few.jsonl"
     few.write_text('{"text": "The clerk counts the boats."}\n{"text": "A sailor mends a bridge."}\n')
     with pytest.raises(DataError, match=r"too few texts: .* machine texts fell into the part for train"):
-        train_detector(config(bert_folder, sources | {"machine": [str(few)]}), output=tmp_path / "run")
+        detector(bert_folder, sources | {"machine": [str(few)]}).run(Job(tmp_path / "run"))
     with pytest.raises(ConfigError, match="pools by 'mean', not 'first'"):
-        plan_detector(config(trained.model, sources, pooling="first"), output=tmp_path / "run")
-    assert "detector from" in plan_detector(config(trained.model, sources), output=tmp_path / "run")
+        detector(trained.model, sources, pooling="first").check(Job(tmp_path / "run"))
+    assert "detector from" in detector(trained.model, sources).check(Job(tmp_path / "run"))
     with pytest.raises(DataError, match="no text came"):
-        run_detector(str(trained.model), texts=["  "])
+        RunDetector(detector=str(trained.model), text=["  "]).run()
 
 
 def test_run_writes_verdicts_and_a_page(trained, tmp_path, capsys):
     (tmp_path / "essay.txt").write_text("The old miller paints the boats 123. " * 11)
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    run = run_detector(str(trained.model), files=[tmp_path], texts=["A map."], html=tmp_path / "page.html")
+    verb = RunDetector(detector=str(trained.model), files=str(tmp_path), text="A map.", html=tmp_path / "page.html")
+    run = verb.run()
     said = capsys.readouterr().err
     assert "1 of 3 texts are empty and left out" in said and "1 file of the folders cannot be read" in said
     assert [*run.to_json()["unreadable"]] == [str(tmp_path / "latin.txt")]
-    short, essay = run.results
-    assert short.detection.verdict == "abstains" and "fewer than" in short.detection.reason
-    assert essay.detection.verdict == "machine" and essay.detection.probability > 0.5
-    assert essay.name.endswith("essay.txt") and len(run.table().rows) == len(run.reasons()) == 2
-    assert [row[-1] for row in run.table().rows] == [1, 2] and run.reasons()[1] == essay.detection.reason
-    with pytest.raises(DataError, match="one string came where several texts are read"):
-        run_detector(str(trained.model), texts="The old miller paints the boats.")
+    short, essay = run.texts
+    assert short.name == "text 1" and short.verdict == "abstains" and "fewer than" in short.reason
+    assert essay.verdict == "machine" and essay.probability > 0.5
+    assert essay.name.endswith("essay.txt") and len(run.table.rows) == len(run.reasons) == 2
+    assert [row[-1] for row in run.table.rows] == [1, 2] and run.reasons[1] == essay.reason
+    saved = run.to_json()
+    assert "text" not in saved["texts"][0] and Detections.from_json(saved).to_json() == saved
     assert "machine" in (tmp_path / "page.html").read_text()

@@ -20,7 +20,8 @@ _STRONGEST = 0.45  # opacity, so that text stays readable on light and dark grou
 def detections_page(results: Sequence[tuple[str, str, Detection]], *, by: str) -> str:
     """The page about (name, text, detection) of each text; `by` names the detector."""
     counts = {
-        verdict: sum(one.verdict == verdict for _, _, one in results) for verdict in ("human", "machine", "abstains")
+        verdict: sum(detection.verdict == verdict for _, _, detection in results)
+        for verdict in ("human", "machine", "abstains")
     }
     about = (
         f"{len(results):,} texts judged by {by}: {counts['machine']:,} machine, {counts['human']:,} human, "
@@ -29,26 +30,30 @@ def detections_page(results: Sequence[tuple[str, str, Detection]], *, by: str) -
         "blocks err often."
     )
     body = [html_page.section("What this is", html_page.paragraphs(about), identifier="about")]
-    for number, (name, text, one) in enumerate(results, start=1):
-        body.append(html_page.section(f"{name}: {one.verdict}", _text(text, one), identifier=f"{number}-{slug(name)}"))
+    for number, (name, text, detection) in enumerate(results, start=1):
+        title, identifier = f"{name}: {detection.verdict}", f"{number}-{slug(name)}"
+        body.append(html_page.section(title, _text(text, detection), identifier=identifier))
     return html_page.page(title="Human or machine", body="\n".join(body), footer=f"energylm {__version__}")
 
 
-def _text(text: str, one: Detection) -> str:
-    probability = "not calibrated" if one.probability is None else f"P(machine) {one.probability:.1%}"
-    facts = f"{probability}; {one.reason}; {one.tokens_used:,} of {one.tokens:,} tokens in {len(one.blocks):,} blocks"
-    spans = "".join(_span(text[start:end], score) for start, end, score in stretches(len(text), one.blocks))
+def _text(text: str, detection: Detection) -> str:
+    probability = "not calibrated" if detection.probability is None else f"P(machine) {detection.probability:.1%}"
+    facts = (
+        f"{probability}; {detection.reason}; {detection.tokens_used:,} of {detection.tokens:,} tokens in "
+        f"{len(detection.blocks):,} blocks"
+    )
+    spans = "".join(_span(text[start:end], score) for start, end, score in stretches(len(text), detection.blocks))
     return f'<div class="sample"><p class="label">{escape(facts)}</p><p>{spans}</p></div>'
 
 
 def stretches(characters: int, blocks: Sequence[BlockScore]) -> list[tuple[int, int, float | None]]:
     """(start, end, mean score of the blocks there) in order; None where no block reaches. They cover the whole text."""
     ends = sorted({0, characters, *(block.start for block in blocks), *(block.end for block in blocks)})
-    found: list[tuple[int, int, float | None]] = []
+    spans: list[tuple[int, int, float | None]] = []
     for start, end in pairwise(ends):
         scores = [block.score for block in blocks if block.start <= start and end <= block.end]
-        found.append((start, end, sum(scores) / len(scores) if scores else None))
-    return found
+        spans.append((start, end, sum(scores) / len(scores) if scores else None))
+    return spans
 
 
 def _span(text: str, score: float | None) -> str:

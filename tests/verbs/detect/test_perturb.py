@@ -8,24 +8,24 @@ import pytest
 import torch
 
 from energylm import EnergyModel, LanguageModel
-from energylm.config.probe import PerturbConfig
 from energylm.data.common_words import commonest_name, commonest_word
 from energylm.data.corpus import Corpus
 from energylm.data.tokenizer import train_tokenizer
 from energylm.data.writable_tokens import special_ids, writable_tokens
 from energylm.errors import ConfigError, DataError, ModelError
-from energylm.evaluation.probe_perturb import perturbed
-from energylm.pipelines import probe_perturb
-from energylm.pipelines.probe_perturb import plan_perturb, run_perturb
+from energylm.jobs.job import Job
+from energylm.verbs import PerturbTexts
+from energylm.verbs.detect import perturbing
+from energylm.verbs.detect.perturb_report import PerturbResult, perturbed
 
 SIZES = {"length": 9, "texts": 5, "ends": 2, "split": "train", "entity": " a"}  # the made-up texts have no names
 
 
 @pytest.fixture
-def config(model_folder, energy_folder, corpus_folder):
+def perturb(model_folder, energy_folder, corpus_folder):
     def make(**changes):
         paths = {"language_model": str(model_folder), "energy": str(energy_folder), "source": str(corpus_folder)}
-        return PerturbConfig.checked(paths | SIZES | changes)
+        return PerturbTexts.checked(paths | SIZES | changes)
 
     return make
 
@@ -40,12 +40,12 @@ def copies_one_by_one(tokens, kind, token):
         yield copy
 
 
-def test_every_number_equals_a_loop_over_texts_and_positions(config, model_folder, energy_folder, monkeypatch):
-    monkeypatch.setattr(probe_perturb, "ROWS_AT_ONCE", 2 * 9)  # two texts at a time: groups are joined in order
-    chosen = config()
-    found = run_perturb(chosen).found
+def test_every_number_equals_a_loop_over_texts_and_positions(perturb, model_folder, energy_folder, monkeypatch):
+    monkeypatch.setattr(perturbing, "ROWS_AT_ONCE", 2 * 9)  # two texts at a time: groups are joined in order
+    chosen = perturb()
+    found = chosen.run()
     lm, energy = LanguageModel.from_pretrained(model_folder), EnergyModel.from_pretrained(energy_folder)
-    texts = probe_perturb.load_windows(probe_perturb._windows(chosen), lm.tokenizer)
+    texts = chosen.windows.load(lm.tokenizer, model="it")
     put_in = {
         name: lm.encode(f" {found.effects[name].words.split('“')[1].split('”')[0]}")[0] for name in ("entity", "common")
     }
@@ -76,12 +76,12 @@ def test_every_number_equals_a_loop_over_texts_and_positions(config, model_folde
     assert found.nll == pytest.approx(sum(nlls(texts)) / 5, rel=1e-4)
 
 
-def test_random_texts_are_new_and_shuffled_ones_hold_the_same_tokens(config, model_folder):
-    chosen, lm = config(), LanguageModel.from_pretrained(model_folder)
-    tokens = torch.tensor(probe_perturb.load_windows(probe_perturb._windows(chosen), lm.tokenizer))
-    texts = probe_perturb._random(chosen, lm, tokens)
-    again = probe_perturb._random(chosen, lm, tokens)
-    other = probe_perturb._random(config(seed=1), lm, tokens)
+def test_random_texts_are_new_and_shuffled_ones_hold_the_same_tokens(perturb, model_folder):
+    chosen, lm = perturb(), LanguageModel.from_pretrained(model_folder)
+    tokens = torch.tensor(chosen.windows.load(lm.tokenizer, model="it"))
+    texts = perturbing._random(chosen, lm, tokens)
+    again = perturbing._random(chosen, lm, tokens)
+    other = perturbing._random(perturb(seed=1), lm, tokens)
     for name in ("random", "shuffled"):
         assert torch.equal(texts[name][1], again[name][1]) and not torch.equal(texts[name][1], other[name][1])
     assert torch.equal(texts["shuffled"][1].sort(1)[0], tokens.sort(1)[0])
@@ -102,9 +102,11 @@ def test_the_numbers_by_hand():
     assert change.by_position == (2.0, 1.0, -6.0) and change.mean == -1.0 and change.raised == 0.0
     assert change.standard_error == pytest.approx(0.0) and change.error_by_position == pytest.approx((1.0, 1.0, 2.0))
     assert (change.ends, change.middle) == (4.0, 1.0)  # (2 + 6) / 2 and (0 + 2) / 2, absolute
-    replaced = found.random["r"]
+    replaced = found.replacements["r"]
     assert (replaced.energy, replaced.energy_change, replaced.below_real) == (2.5, 0.5, 0.5)
-    assert found.to_json()["a"]["energy"]["level_by_position"] == [4.0, 3.0, -4.0]
+    saved = found.to_json()
+    assert saved["effects"]["a"]["energy"]["level_by_position"] == [4.0, 3.0, -4.0]
+    assert PerturbResult.from_json(saved) == found
 
 
 def test_the_commonest_word_and_name_are_counted():
@@ -129,33 +131,34 @@ def test_what_may_be_written_has_a_text_of_its_own(corpus_folder):
     assert fragments and all("�" in tokenizer.decode([number]) for number in fragments)
 
 
-def test_a_report_and_json(config, tmp_path):
-    run = run_perturb(config(), output=tmp_path / "report")
+def test_a_report_and_json(perturb, tmp_path):
+    run = perturb().run(Job(output=tmp_path / "report"))
     assert {path.name for path in run.report.parent.glob("*.png")} == {
         "energy-by-position-of-the-change.png",
         "negative-log-likelihood-by-position-of-the-change.png",
     }
     kept = json.loads(json.dumps(run.to_json()))
-    assert kept["entity"]["positions"] == list(range(1, 10)) and kept["swap"]["positions"] == list(range(1, 9))
-    assert len(kept["random_rows"]) == 3 and kept["random"]["nll"] > 0
-    assert kept["baseline"]["energy"] == [run.found.energy] * 2
+    positions = {name: effect["positions"] for name, effect in kept["effects"].items()}
+    assert positions["entity"] == list(range(1, 10)) and positions["swap"] == list(range(1, 9))
+    assert len(kept["replacement_rows"]) == 3 and kept["replacements"]["random"]["nll"] > 0
+    assert kept["unchanged"]["energy"] == [run.energy] * 2
 
 
-def test_words_may_be_named_and_must_be_one_token(config):
-    assert "“the” (name)" in run_perturb(config(entity=" the", texts=2)).found.effects["entity"].words
+def test_words_may_be_named_and_must_be_one_token(perturb):
+    assert "“the” (name)" in perturb(entity=" the", texts=2).run().effects["entity"].words
     with pytest.raises(ConfigError, match=r"entity: ' Johannisburg' is \d+ tokens"):
-        run_perturb(config(entity=" Johannisburg"))
+        perturb(entity=" Johannisburg").run()
 
 
-def test_a_plan_loads_no_model(config, monkeypatch):
+def test_a_plan_loads_no_model(perturb, monkeypatch):
     monkeypatch.setattr(LanguageModel, "from_pretrained", None)
-    assert "at every position, 3 ways (130 copies)" in plan_perturb(config())
+    assert "at every position, 3 ways (130 copies)" in perturb().check()
 
 
-def test_mistakes_are_named(config, model_folder):
+def test_mistakes_are_named(perturb, model_folder):
     with pytest.raises(ConfigError, match="leave no middle of 9"):
-        config(ends=5)
+        perturb(ends=5)
     with pytest.raises(DataError, match=r"nothing\.txt does not exist"):
-        run_perturb(config(source="nothing.txt"))
+        perturb(source="nothing.txt").run()
     with pytest.raises(ModelError, match="holds no energy"):
-        run_perturb(config(energy=str(model_folder)))
+        perturb(energy=str(model_folder)).run()

@@ -9,19 +9,17 @@ from transformers import BertConfig, BertModel
 
 from energylm import EnergyModel, LanguageModel
 from energylm.bundles.energy_gradients import EnergyGradients
-from energylm.config.probe import AttackConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast
 from energylm.data.tokenizer import train_tokenizer
 from energylm.energies.pooled import PooledEnergy
 from energylm.errors import ConfigError, DataError
-from energylm.evaluation.probe_attack import Attacked, AttackedText, TextEdit, rank_correlation
 from energylm.jobs.job import Job
-from energylm.pipelines import probe_attack
-from energylm.pipelines.probe_attack import plan_attack, run_attack
-from energylm.pipelines.probe_texts import load_texts
-from energylm.verbs.joint.negatives import MakeNegatives
+from energylm.verbs import AttackEnergy, MakeNegatives
+from energylm.verbs.detect import attacking
+from energylm.verbs.detect.attack_report import AttackedText, AttackResult, TextEdit, rank_correlation
+from energylm.verbs.detect.attacking import load_texts
 
 LENGTH, CONTEXT = 20, 12
 
@@ -38,32 +36,32 @@ def negatives_folder(corpus_folder, model_folder, tmp_path_factory):
 
 
 @pytest.fixture
-def config(model_folder, energy_folder, corpus_folder, negatives_folder):
+def attack(model_folder, energy_folder, corpus_folder, negatives_folder):
     def make(**changes):
         values = {
             "language_model": str(model_folder),
             "energy": str(energy_folder),
             "texts": 4,
-            "max_edits": 3,
+            "edits": 3,
             "candidates": 16,
             "fidelity_pairs": 32,
         }
         if "source" not in changes:
             values |= {"negatives": str(negatives_folder), "corpus": str(corpus_folder)}
-        return AttackConfig.checked(values | changes)
+        return AttackEnergy.checked(values | changes)
 
     return make
 
 
-def tokens_of(config, model_folder, energy_folder):
-    texts = load_texts(config, EnergyModel.from_pretrained(energy_folder), LanguageModel.from_pretrained(model_folder))
+def tokens_of(verb, model_folder, energy_folder):
+    texts = load_texts(verb, EnergyModel.from_pretrained(energy_folder), LanguageModel.from_pretrained(model_folder))
     return [text.tokens for text in texts]
 
 
-def test_edits_are_what_they_claim(config, model_folder, energy_folder):
+def test_edits_are_what_they_claim(attack, model_folder, energy_folder):
     """Energies and perplexities of every step, scored anew from the text that the edits give."""
-    chosen = config(threshold=-1e9)
-    found = run_attack(chosen).found
+    chosen = attack(threshold=-1e9)
+    found = chosen.run()
     lm, energy = LanguageModel.from_pretrained(model_folder), EnergyModel.from_pretrained(energy_folder)
     decode, originals = energy.tokenizer.decode, tokens_of(chosen, model_folder, energy_folder)
     assert [len(text.edits) for text in found.texts] == [3] * 4
@@ -86,60 +84,60 @@ def test_edits_are_what_they_claim(config, model_folder, energy_folder):
         assert all(f"[{edit.before}→{edit.after}]" in text.marked for edit in text.edits)
 
 
-def test_one_backward_pass_an_edit(config, monkeypatch):
+def test_one_backward_pass_an_edit(attack, monkeypatch):
     """Of the network itself: one backward pass for each edit, one more a text for the measure of fidelity."""
     calls = []
     original = torch.autograd.grad
     monkeypatch.setattr(
         torch.autograd, "grad", lambda *inputs, **options: calls.append(1) or original(*inputs, **options)
     )
-    found = run_attack(config(threshold=-1e9)).found
+    found = attack(threshold=-1e9).run()
     assert len(calls) == sum(len(text.edits) for text in found.texts) + len(found.texts)
 
 
 def test_towards_fake_edits_the_real_texts_upwards(
-    config, corpus_folder, negatives_folder, model_folder, energy_folder
+    attack, corpus_folder, negatives_folder, model_folder, energy_folder
 ):
-    real, generated = (tokens_of(config(towards=towards), model_folder, energy_folder) for towards in ("fake", "real"))
+    real, generated = (tokens_of(attack(towards=towards), model_folder, energy_folder) for towards in ("fake", "real"))
     negatives = Negatives.open(negatives_folder)
     contrast = Contrast(negatives, Corpus.open(corpus_folder))
     every = contrast.sequences(torch.arange(12).numpy(), torch.zeros(12, 1, dtype=torch.int64).numpy())
     assert all(text in every[::2] for text in real) and all(text in every[1::2] for text in generated)
     assert [text[:CONTEXT] for text in real] == [text[:CONTEXT] for text in generated] and real != generated
-    found = run_attack(config(towards="fake", threshold=1e9)).found
+    found = attack(towards="fake", threshold=1e9).run()
     assert all(text.edits[-1].energy > text.energy for text in found.texts)
 
 
-def test_only_the_generated_part_is_edited(config):
-    free = run_attack(config(threshold=-1e9)).found
+def test_only_the_generated_part_is_edited(attack):
+    free = attack(threshold=-1e9).run()
     assert any(edit.position <= CONTEXT for text in free.texts for edit in text.edits), "else nothing is shown"
-    found = run_attack(config(threshold=-1e9, only_generated=True)).found
+    found = attack(threshold=-1e9, only_generated=True).run()
     assert all(edit.position > CONTEXT for text in found.texts for edit in text.edits)
 
 
-def test_a_perplexity_budget_is_kept(config, monkeypatch):
+def test_a_perplexity_budget_is_kept(attack, monkeypatch):
     """By a made-up language model, whose nats are the remainders of ids by 7."""
-    monkeypatch.setattr(probe_attack, "_nll_per_token", lambda lm, energy: lambda tokens: (tokens % 7).double().mean(1))
-    free = run_attack(config(threshold=-1e9)).found
+    monkeypatch.setattr(attacking, "_nll_per_token", lambda lm, energy: lambda tokens: (tokens % 7).double().mean(1))
+    free = attack(threshold=-1e9).run()
     highest = max(text.edits[-1].perplexity / text.perplexity for text in free.texts)
     budget = 1 + (highest - 1) / 4
     assert highest > 1
-    found = run_attack(config(threshold=-1e9, perplexity_budget=budget)).found
+    found = attack(threshold=-1e9, perplexity_budget=budget).run()
     ratios = [edit.perplexity / text.perplexity for text in found.texts for edit in text.edits]
     assert ratios and max(ratios) <= budget * (1 + 1e-6)
 
 
-def test_a_corpus_and_a_file_as_source(config, corpus_folder, tmp_path):
-    found = run_attack(config(source=str(corpus_folder), length=16, split="train", threshold=-1e9, texts=2)).found
+def test_a_corpus_and_a_file_as_source(attack, corpus_folder, tmp_path):
+    found = attack(source=str(corpus_folder), length=16, split="train", threshold=-1e9, texts=2).run()
     assert len(found.texts) == 2 and all(len(text.edits) == 3 for text in found.texts)
     lines = tmp_path / "lines.txt"
     lines.write_text("The clerk counts the boats.\n\nA sailor mends a bridge, and so on.\n")
-    found = run_attack(config(source=str(lines), threshold=-1e9)).found
+    found = attack(source=str(lines), threshold=-1e9).run()
     assert len(found.texts) == 2 and all(len(text.edits) == 3 for text in found.texts)
     with pytest.raises(DataError, match="holds no text"):
         empty = tmp_path / "empty.txt"
         empty.write_text("\n")
-        run_attack(config(source=str(empty)))
+        attack(source=str(empty)).run()
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +161,9 @@ def text_energy(tmp_path_factory):
     return folder
 
 
-def test_an_energy_that_reads_text_is_edited_in_its_own_tokens(config, text_energy, model_folder):
-    chosen = config(energy=str(text_energy), threshold=-1e9)
-    found = run_attack(chosen).found
+def test_an_energy_that_reads_text_is_edited_in_its_own_tokens(attack, text_energy, model_folder):
+    chosen = attack(energy=str(text_energy), threshold=-1e9)
+    found = chosen.run()
     energy, lm = EnergyModel.from_pretrained(text_energy), LanguageModel.from_pretrained(model_folder)
     texts = load_texts(chosen, energy, lm)
     frame = {energy.tokenizer.cls_token_id, energy.tokenizer.sep_token_id}
@@ -177,10 +175,10 @@ def test_an_energy_that_reads_text_is_edited_in_its_own_tokens(config, text_ener
         score = lm.score([plain])[0]
         assert text.perplexity == pytest.approx(math.exp(-score.log_prob / score.tokens), rel=1e-5)
     with pytest.raises(ConfigError, match="reads text, in tokens that do not say"):
-        run_attack(config(energy=str(text_energy), only_generated=True))
+        attack(energy=str(text_energy), only_generated=True).run()
 
 
-def test_bags_of_tokens_and_recurrent_energies_are_attacked_too(config, corpus_folder, tmp_path):
+def test_bags_of_tokens_and_recurrent_energies_are_attacked_too(attack, corpus_folder, tmp_path):
     """First order is exact for a bag of tokens: the measured rank correlation is 1. A BiLSTM only needs to run."""
     from energylm.energies.bilstm import BiLSTM, BiLSTMConfig
     from energylm.energies.linear import BagOfTokens, BagOfTokensConfig
@@ -220,16 +218,17 @@ def test_the_distribution_by_hand():
         text([3.0, 2.0, 1.5, 1.0], stopped="edits"),
         text([3.0, 2.5], stopped="stuck"),
     )
-    found = Attacked("real", 0.0, 3, texts, "")
-    assert [found.flipped_by(edits) for edits in (0, 1, 2, 3)] == [0.0, 0.25, 0.25, 0.5]
-    summary = found.summary()
-    assert (summary["there_before"], summary["attacked"], summary["flipped"]) == (1, 4, 2)
-    assert summary["median_edits"] == 2.0 and summary["flips_that_survive_as_text"] == 0.5
-    assert (summary["perplexity_before"], summary["perplexity_after"]) == (20.0, 22.5)
-    assert summary["perplexity_raised"] == 0.5 and summary["fidelity_random"] == 0.5
-    assert summary["fidelity_candidates"] is None
+    found = AttackResult("real", 0.0, 3, texts, "")
+    assert found.edits == [0, 1, 2, 3] and found.flipped_by == [0.0, 0.25, 0.25, 0.5]
+    outcome = found.outcome
+    assert (outcome.there_before, outcome.attacked, outcome.flipped) == (1, 4, 2)
+    assert outcome.median_edits == 2.0 and outcome.flips_that_survive_as_text == 0.5
+    assert (outcome.perplexity_before, outcome.perplexity_after) == (20.0, 22.5)
+    assert outcome.perplexity_raised == 0.5 and outcome.fidelity_random == 0.5
+    assert outcome.fidelity_candidates is None
+    assert AttackResult.from_json(json.loads(json.dumps(found.to_json()))) == found
     assert [row[1] for row in found.table.rows] == [1, 0, 1, 2]
-    assert Attacked("real", 0.0, 3, texts[:1], "").flipped_by(3) is None
+    assert AttackResult("real", 0.0, 3, texts[:1], "").flipped_within(3) is None
 
 
 def test_rank_correlation():
@@ -238,24 +237,24 @@ def test_rank_correlation():
     assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
 
 
-def test_a_report_and_json(config, tmp_path):
-    run = run_attack(config(threshold=-1e9), output=tmp_path / "report")
+def test_a_report_and_json(attack, tmp_path):
+    run = attack(threshold=-1e9).run(Job(output=tmp_path / "report"))
     names = {path.name for path in run.report.parent.glob("*.png")}
     assert names == {"texts-flipped.png", "energy-by-edits.png", "perplexity-by-edits.png"}
     assert "→" in run.report.read_text() and "Edited texts" in run.report.read_text()
     kept = json.loads(json.dumps(run.to_json()))
     assert kept["edits"] == [0, 1, 2, 3] and kept["flipped_by"] == [0.0] * 4 and len(kept["examples"]) == 4
-    assert -1 <= kept["fidelity_random"] <= 1
-    nothing = run_attack(config(threshold=1e9), output=tmp_path / "nothing")  # all are there before any edit
-    assert nothing.found.flipped_by(3) is None and nothing.report.exists()
+    assert -1 <= kept["outcome"]["fidelity_random"] <= 1
+    nothing = attack(threshold=1e9).run(Job(output=tmp_path / "nothing"))  # all are there before any edit
+    assert nothing.outcome.flipped_fraction is None and nothing.report.exists()
 
 
-def test_a_plan_loads_no_model(config, monkeypatch):
+def test_a_plan_loads_no_model(attack, monkeypatch):
     monkeypatch.setattr(LanguageModel, "from_pretrained", None)
-    assert "at most 3 tokens in each of 4 generated texts" in plan_attack(config())
+    assert "at most 3 tokens in each of 4 generated texts" in attack().check()
 
 
-def test_mistakes_are_named(config, corpus_folder):
+def test_mistakes_are_named(attack, corpus_folder):
     for wrong, words in (
         ({"negatives": None, "corpus": None}, "either a source"),
         ({"corpus": None}, "come together"),
@@ -264,6 +263,6 @@ def test_mistakes_are_named(config, corpus_folder):
         ({"towards": "machine"}, "'real' or 'fake'"),
     ):
         with pytest.raises(ConfigError, match=words):
-            config(**wrong)
+            attack(**wrong)
     with pytest.raises(DataError, match="holds no negatives"):
-        plan_attack(config(negatives=str(corpus_folder.parent)))
+        attack(negatives=str(corpus_folder.parent)).check()

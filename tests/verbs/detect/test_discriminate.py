@@ -7,7 +7,6 @@ import torch
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy
-from energylm.config.grid import DiscriminationConfig, LikelihoodConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast
@@ -15,8 +14,8 @@ from energylm.data.tokenizer import train_tokenizer
 from energylm.errors import ConfigError, DataError, VocabularyMismatch
 from energylm.files import read_json
 from energylm.jobs.job import Job
-from energylm.pipelines.discriminate import RESULT_FILE, discriminate, fit_likelihood, text_energies
-from energylm.verbs.joint.negatives import MakeNegatives
+from energylm.verbs import Discriminate, FitLikelihood, MakeNegatives
+from energylm.verbs.detect.discriminating import RESULT_FILE, DiscriminationResult, text_energies
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +41,9 @@ def made(corpus_folder, model_folder, tmp_path_factory):
     }
 
 
-def config(made, corpus_folder, energy_folder, **changes):
+def verb(made, corpus_folder, energy_folder, **changes):
     given = {"energy": str(energy_folder), "negatives": made["test"], "corpus": str(corpus_folder), "resamples": 30}
-    return DiscriminationConfig.checked(given | changes)
+    return Discriminate.checked(given | changes)
 
 
 def test_equals_energies_of_the_sequences(made, corpus_folder, energy_folder, tmp_path):
@@ -61,23 +60,23 @@ def test_equals_energies_of_the_sequences(made, corpus_folder, energy_folder, tm
         alone = [float(energy.energies(torch.tensor([text]), torch.tensor([len(text)]))) for text in texts]
         assert [found.real_N[row], *found.machine_NK[row]] == pytest.approx(alone, rel=1e-4)
     assert set(found.context_tokens_N) == {8, 20}
-    run = discriminate(config(made, corpus_folder, energy_folder), output=tmp_path)
+    run = verb(made, corpus_folder, energy_folder).run(Job(output=tmp_path))
     right = ((found.real_N < 0).mean() + (found.machine_NK > 0).mean()) / 2
     assert run.measured.balanced_accuracy.value == pytest.approx(right)
     assert (run.measured.real, run.measured.machine, run.measured.real_groups) == (20, 40, 20)
-    assert [one.context_tokens for one in run.by_context] == [8, 20]
-    assert sum(one.measured.real for one in run.by_context) == 20
+    assert [of.context_tokens for of in run.by_context] == [8, 20]
+    assert sum(of.measured.real for of in run.by_context) == 20
     kept = read_json(tmp_path / RESULT_FILE)
-    assert kept["accuracy"] == run.measured.balanced_accuracy.value and kept["by_context"]["context_tokens"] == [8, 20]
+    assert DiscriminationResult.from_json(kept) == run
     # Teeth: the same energies with the labels exchanged are as far on the other side of chance.
-    assert kept["auroc"] == pytest.approx(
+    assert run.measured.auroc.value == pytest.approx(
         1 - float(np.mean([(found.real_N > m) + 0.5 * (found.real_N == m) for m in found.machine_NK.ravel()]))
     )
 
 
 def test_windows_of_several_folders_are_one_group(made, corpus_folder, energy_folder):
     """The same windows continued twice (say, by two models) are no more texts than before."""
-    twice = discriminate(config(made, corpus_folder, energy_folder, negatives=[made["test"], made["test"]]))
+    twice = verb(made, corpus_folder, energy_folder, negatives=[made["test"], made["test"]]).run()
     assert (twice.measured.real, twice.measured.real_groups) == (40, 20)
 
 
@@ -100,36 +99,50 @@ def test_another_tokenizer_goes_by_text(made, corpus_folder, model_folder, tmp_p
     assert found.real_N[3] == pytest.approx(float(energy.text_energies([corpus.tokenizer.decode(real)])), rel=1e-4)
 
 
+def test_a_likelihood_of_another_tokenizer_goes_by_text(made, corpus_folder, model_folder):
+    """A language model with other tokens judges the decoded text; what decodes to nothing is its end token alone."""
+    words = train_tokenizer(["Another text altogether, quite another. "] * 9, vocabulary_size=290)
+    energy = LogLikelihoodEnergy(LanguageModel(LanguageModel.from_pretrained(model_folder).model, words))
+    corpus, negatives = Corpus.open(corpus_folder), Negatives.open(made["test"])
+    result = text_energies(energy, negatives, corpus)
+    (real, *_) = Contrast(negatives, corpus).sequences(np.array([3]), np.array([[0]]))
+    text = corpus.tokenizer.decode(real)
+    assert result.real_N[3] == pytest.approx(float(energy.text_energies([text])), rel=1e-4)
+    tokens, lengths = energy.encode_texts(["", text], may_be_empty=True)
+    assert tokens[0, 0] == energy.lm.eos_token_id and lengths[0] == 1
+
+
 def test_texts_that_were_learnt_from_are_found(made, corpus_folder, energy_folder):
     learnt = {"trained_on": made["train"], "trained_on_corpus": str(corpus_folder)}
-    clean = discriminate(config(made, corpus_folder, energy_folder, **_listed(learnt)))
+    clean = verb(made, corpus_folder, energy_folder, **_listed(learnt)).run()
     assert clean.overlapping == 0
     with pytest.raises(
         DataError, match=r"of 40 test texts .* stand in the texts that the energy learnt from"
     ) as refused:
-        discriminate(config(made, corpus_folder, energy_folder, negatives=made["train"], **_listed(learnt)))
+        verb(made, corpus_folder, energy_folder, negatives=made["train"], **_listed(learnt)).run()
     assert "\n" not in str(refused.value)
     with pytest.raises(DataError, match="stand in the texts"):  # cut elsewhere, but the same texts
-        discriminate(config(made, corpus_folder, energy_folder, negatives=made["shifted"], **_listed(learnt)))
+        verb(made, corpus_folder, energy_folder, negatives=made["shifted"], **_listed(learnt)).run()
 
 
 def test_the_likelihood_baseline(made, corpus_folder, model_folder, tmp_path):
     """Sign and threshold are those that tell the validation texts apart best, so accuracy there is at least a half."""
-    given = {"lm": str(model_folder), "negatives": made["test"], "corpus": str(corpus_folder)}
-    energy = fit_likelihood(LikelihoodConfig.checked(given), output=tmp_path / "model")
-    assert LogLikelihoodEnergy.from_pretrained(tmp_path / "model").rule == energy.rule
-    run = discriminate(config(made, corpus_folder, tmp_path / "model"))
+    given = {"language_model": str(model_folder), "negatives": made["test"], "corpus": str(corpus_folder)}
+    fitted = FitLikelihood.checked(given).run(Job(output=tmp_path))
+    rule = LogLikelihoodEnergy.from_pretrained(tmp_path / "model").rule
+    assert (rule.sign, rule.threshold) == (fitted.sign, fitted.threshold) and fitted.model == tmp_path / "model"
+    run = verb(made, corpus_folder, tmp_path / "model").run()
     assert run.measured.balanced_accuracy.value >= 0.5
 
 
 def test_mistakes(made, corpus_folder, energy_folder, model_folder, tmp_path):
     with pytest.raises(ConfigError, match="2 corpora came for 1 folders"):
-        discriminate(config(made, corpus_folder, energy_folder, corpus=[str(corpus_folder)] * 2))
+        verb(made, corpus_folder, energy_folder, corpus=[str(corpus_folder)] * 2).run()
     words = train_tokenizer(["Another text altogether, quite another. "] * 9, vocabulary_size=290)
     LanguageModel(LanguageModel.from_pretrained(model_folder).model, words).save_pretrained(tmp_path / "other")
-    given = {"lm": str(tmp_path / "other"), "negatives": made["test"], "corpus": str(corpus_folder)}
+    given = {"language_model": str(tmp_path / "other"), "negatives": made["test"], "corpus": str(corpus_folder)}
     with pytest.raises(VocabularyMismatch, match="other reads other tokens than"):
-        fit_likelihood(LikelihoodConfig.checked(given), output=tmp_path / "model")
+        FitLikelihood.checked(given).run(Job(output=tmp_path))
 
 
 def _listed(values):

@@ -11,7 +11,7 @@ import pytest
 
 from energylm.data.text_blocks import EncodedText
 from energylm.errors import DataError
-from energylm.pipelines.detect_calibrate import ScoredTexts, fit_detector
+from energylm.verbs.detect.calibrating import ScoredTexts, fit_detector
 
 BLOCK, SHORT, LONG = 32, 10, 40
 RATE = 0.05

@@ -3,17 +3,14 @@
 import pytest
 import yaml
 
-from energylm.config.negatives import NegativesConfig
-from energylm.config.probe import AttackConfig, DifferencesConfig, PerturbConfig
-from energylm.config.recipe import first_made, load_recipe
 from energylm.errors import ConfigError
-from energylm.evaluation.claims import judge
 from energylm.jobs.artefacts import ArtefactStore
-from energylm.pipelines.negatives import make_negatives
-from energylm.pipelines.probe_attack import run_attack
-from energylm.pipelines.probe_differences import run_differences
-from energylm.pipelines.probe_perturb import run_perturb
-from energylm.pipelines.reproduce import _section, plan_recipe
+from energylm.jobs.job import Job
+from energylm.verbs import AttackEnergy, CompareEnergies, MakeNegatives, PerturbTexts
+from energylm.verbs.recipes.claims import judge
+from energylm.verbs.recipes.recipe import first_made, load_recipe
+from energylm.verbs.recipes.recipe_plan import plan_recipe
+from energylm.verbs.recipes.reproducing import _section
 
 PROBES = {
     "fig2": {"perturb"},
@@ -61,20 +58,20 @@ def results(model_folder, energy_folder, corpus_folder, tmp_path_factory):
     """What the probes find on tiny models, under the names that the recipes give their steps."""
     root, corpus, models = tmp_path_factory.mktemp("negatives"), str(corpus_folder), {"energy": str(energy_folder)}
     for seed in (0, 1):
-        sizes = {"k": 1, "length": 20, "context_lengths": (12,), "contexts": 6, "seed": seed}
-        make_negatives(
-            NegativesConfig(corpus=corpus, lm=str(model_folder), split="valid", **sizes), output=root / str(seed)
+        sizes = {"k": 1, "length": 20, "prefix_tokens": (12,), "contexts": 6, "seed": seed}
+        MakeNegatives(corpus=corpus, language_model=str(model_folder), split="valid", **sizes).run(
+            Job(output=root / str(seed))
         )
     both, lm = [str(root / "0"), str(root / "1")], {"language_model": str(model_folder)}
     sizes = {"length": 8, "ends": 2, "texts": 3, "entity": " a", "split": "train"}
-    found = {"perturb": run_perturb(PerturbConfig(**models, **lm, source=corpus, **sizes)).to_json()}
-    study = run_differences(DifferencesConfig(**models, negatives=both, corpus=corpus, margins=(0.1, 0, 1)))
+    found = {"perturb": PerturbTexts(**models, **lm, source=corpus, **sizes).run().to_json()}
+    study = CompareEnergies(**models, negatives=both, corpus=corpus, margin=(0.1, 0, 1)).run()
     found |= dict.fromkeys(PROBES["fig3"], study.to_json())
     texts = {"negatives": both[0], "corpus": corpus, "texts": 4, "fidelity_pairs": 8}
-    start = run_attack(AttackConfig(**models, **lm, **texts, threshold=-1e9, max_edits=1)).found
+    start = AttackEnergy(**models, **lm, **texts, threshold=-1e9, edits=1).run()
     threshold = max(text.edits[0].energy for text in start.texts) + 1e-3  # one edit is enough
-    flips = run_attack(AttackConfig(**models, **lm, **texts, threshold=threshold))
-    assert flips.found.flipped
+    flips = AttackEnergy(**models, **lm, **texts, threshold=threshold).run()
+    assert flips.flipped
     return found | dict.fromkeys(PROBES["appendix_f"], flips.to_json())
 
 

@@ -7,15 +7,13 @@ import pytest
 import torch
 
 from energylm import EnergyModel
-from energylm.config.probe import DifferencesConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast
 from energylm.errors import ConfigError, DataError
-from energylm.evaluation.probe_differences import differences
 from energylm.jobs.job import Job
-from energylm.pipelines.probe_differences import plan_differences, run_differences
-from energylm.verbs.joint.negatives import MakeNegatives
+from energylm.verbs import CompareEnergies, MakeNegatives
+from energylm.verbs.detect.comparing import DifferencesResult, differences
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +30,10 @@ def folders(corpus_folder, model_folder, tmp_path_factory):
 
 
 @pytest.fixture
-def config(folders, energy_folder, corpus_folder):
+def compared(folders, energy_folder, corpus_folder):
     def make(**changes):
         values = {"energy": str(energy_folder), "negatives": [str(folders / "eight")], "corpus": str(corpus_folder)}
-        return DifferencesConfig.checked(values | changes)
+        return CompareEnergies.checked(values | changes)
 
     return make
 
@@ -57,8 +55,8 @@ def test_the_numbers_by_hand():
     assert turned.margins[0].above == 0.0, "teeth: the sign of the score turned round"
 
 
-def test_every_difference_equals_a_loop(config, folders, energy_folder, corpus_folder):
-    found = run_differences(config(per_context=3)).found.generators[0]
+def test_every_difference_equals_a_loop(compared, folders, energy_folder, corpus_folder):
+    found = compared(per_context=3).run().generators["g1"]
     energy = EnergyModel.from_pretrained(energy_folder)
     contrast = Contrast(Negatives.open(folders / "eight"), Corpus.open(corpus_folder))
     expected = []
@@ -70,37 +68,40 @@ def test_every_difference_equals_a_loop(config, folders, energy_folder, corpus_f
     assert found.contexts == 14 and found.per_context == 3
 
 
-def test_only_so_many_new_tokens_and_so_many_contexts(config, folders):
+def test_only_so_many_new_tokens_and_so_many_contexts(compared, folders):
     mixed = Negatives.open(folders / "mixed")
     eight = int((mixed.rows(torch.arange(14).numpy()).context_length_B == 12).sum())
     assert 2 <= eight < 14
     chosen = {"negatives": [str(folders / "mixed")], "new_tokens": 8}
-    assert run_differences(config(**chosen)).found.generators[0].contexts == eight
-    assert run_differences(config(**chosen, contexts=2)).found.generators[0].contexts == 2
+    assert compared(**chosen).run().generators["g1"].contexts == eight
+    assert compared(**chosen, contexts=2).run().generators["g1"].contexts == 2
     with pytest.raises(DataError, match="has 0 contexts that are continued by 5 tokens"):
-        run_differences(config(new_tokens=5))
+        compared(new_tokens=5).run()
 
 
-def test_folders_of_one_generator_are_told_apart(config, folders):
+def test_folders_of_one_generator_are_told_apart(compared, folders):
     both = [str(folders / name) for name in ("eight", "mixed")]
-    found = run_differences(config(negatives=both)).found.generators
-    assert [one.name.rpartition("/")[2] for one in found] == ["eight)", "mixed)"]
+    result = compared(negatives=both).run()
+    assert [of.name.rpartition("/")[2] for of in result.generators.values()] == ["eight)", "mixed)"]
+    assert list(result.curves) == ["g1", "g2"] and result.curves["g1"]["y"] != result.curves["g2"]["y"]
 
 
-def test_a_report_and_json(config, tmp_path):
-    run = run_differences(config(margins=(0.0, 0.5)), output=tmp_path / "report")
-    assert (run.report.parent / "distribution.png").exists()
-    kept = json.loads(json.dumps(run.to_json()))
-    assert kept["g1"]["margins"] == [0.0, 0.5] and kept["g1"]["above"][0] >= kept["g1"]["above"][1]
-    assert kept["rows"][0]["> 0.5"] == kept["g1"]["above"][1] and len(kept["g1"]["curve"]["x"]) > 40
-    assert kept["g1"]["name"].endswith("left to right")
+def test_a_report_and_json(compared, tmp_path):
+    result = compared(margin=(0.0, 0.5)).run(Job(output=tmp_path / "report"))
+    assert (result.report.parent / "distribution.png").exists()
+    kept = json.loads(json.dumps(result.to_json()))
+    margins = kept["generators"]["g1"]["margins"]
+    assert [share["margin"] for share in margins] == [0.0, 0.5] and margins[0]["above"] >= margins[1]["above"]
+    assert kept["rows"][0]["> 0.5"] == margins[1]["above"] and len(kept["curves"]["g1"]["x"]) > 40
+    assert kept["generators"]["g1"]["name"].endswith("left to right")
+    assert DifferencesResult.from_json(kept).to_json() == kept
 
 
-def test_mistakes_are_named(config, folders, model_folder, corpus_folder):
-    assert "at most 1,000 contexts" in plan_differences(config())
+def test_mistakes_are_named(compared, folders, model_folder, corpus_folder):
+    assert "at most 1,000 contexts" in compared().check()
     with pytest.raises(ConfigError, match=r"per_context is 4, but .* holds 3"):
-        plan_differences(config(per_context=4))
+        compared(per_context=4).check()
     with pytest.raises(ConfigError, match="a folder came twice"):
-        plan_differences(config(negatives=[str(folders / "eight")] * 2))
+        compared(negatives=[str(folders / "eight")] * 2).check()
     with pytest.raises(DataError, match="holds no negatives"):
-        plan_differences(config(negatives=[str(folders)]))
+        compared(negatives=[str(folders)]).check()

@@ -9,22 +9,25 @@ Relations  Bakhtin et al. 2019, §5.6 and fig. 2; `numerics.perturbations` makes
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from energylm.tables import Table
+from energylm.records import LOCAL, Record
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Section, Text
+from energylm.tables import Cell, Table
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(Record):
     """Against the unchanged texts; means over texts and positions, errors over texts."""
 
+    unchanged: float  # mean of the real texts
     mean: float
     standard_error: float
     raised: float  # fraction of texts whose mean over positions went up
@@ -33,18 +36,32 @@ class Change:
     by_position: tuple[float, ...]  # mean over texts
     error_by_position: tuple[float, ...]
 
+    computed = ("level_by_position",)
+
+    @property
+    def level_by_position(self) -> list[float]:
+        """Mean of the changed texts, by the position of the change."""
+        return [self.unchanged + change for change in self.by_position]
+
 
 @dataclass(frozen=True)
-class Effect:
+class Effect(Record):
     """Of one kind of perturbation; `words` says what was put where."""
 
     words: str
     energy: Change
     nll: Change
 
+    computed = ("positions",)
+
+    @property
+    def positions(self) -> list[int]:
+        """Counted from 1."""
+        return list(range(1, len(self.energy.by_position) + 1))
+
 
 @dataclass(frozen=True)
-class Replacement:
+class Replacement(Record):
     """Whole texts in place of the real ones: random tokens, or the same tokens in random order."""
 
     words: str
@@ -58,19 +75,25 @@ class Replacement:
 
 
 @dataclass(frozen=True)
-class Perturbed:
+class PerturbResult(Record):
+    """By name: `effects` of changes at each position (entity, common, swap), `replacements` of whole texts (random,
+    shuffled)."""
+
     texts: int
     length: int
     end_tokens: int
     energy: float  # mean of the real texts
     nll: float
     effects: dict[str, Effect]
-    random: dict[str, Replacement]
+    replacements: dict[str, Replacement]
     convention: str
+    report: Path | None = field(default=None, metadata=LOCAL)
+
+    computed = ("unchanged", "rows", "replacement_rows")
 
     @property
     def table(self) -> Table:
-        rows = [
+        rows: list[list[Cell]] = [
             [effect.words, on.mean, on.standard_error, on.ends, on.middle, effect.nll.mean, effect.nll.standard_error]
             for effect in self.effects.values()
             for on in [effect.energy]
@@ -79,54 +102,42 @@ class Perturbed:
         return Table([*columns, "nll change", "± nll"], rows, convention=self.convention)
 
     @property
-    def random_table(self) -> Table:
-        real = ["real text", self.energy, 0.0, None, None, self.nll, 0.0]
-        rows = [
-            [one.words, one.energy, one.energy_change, one.energy_error, one.below_real, one.nll, one.nll_change]
-            for one in self.random.values()
+    def replacements_table(self) -> Table:
+        rows: list[list[Cell]] = [["real text", self.energy, 0.0, None, None, self.nll, 0.0]]
+        rows += [
+            [of.words, of.energy, of.energy_change, of.energy_error, of.below_real, of.nll, of.nll_change]
+            for of in self.replacements.values()
         ]
         columns = ["text", "energy", "against real", "± energy", "lower energy than real", "nll", "nll against real"]
-        return Table(columns, [real, *rows], convention=self.convention)
+        return Table(columns, rows, convention=self.convention)
 
-    def to_json(self) -> dict[str, Any]:
-        """Paths for recipes: `entity.energy.mean`, `swap.nll.by_position` (from the baseline on), `random.energy` …"""
-        lists = {
-            name: {
-                "words": effect.words,
-                "positions": list(range(1, len(effect.energy.by_position) + 1)),
-                "energy": _change_json(effect.energy, self.energy),
-                "nll": _change_json(effect.nll, self.nll),
-            }
-            for name, effect in self.effects.items()
-        }
-        ends = [1, self.length]
-        return {
-            "texts": self.texts,
-            "length": self.length,
-            "end_tokens": self.end_tokens,
-            "real": {"energy": self.energy, "nll": self.nll},
-            "baseline": {"positions": ends, "energy": [self.energy] * 2, "nll": [self.nll] * 2},
-            **lists,
-            **{name: asdict(found) for name, found in self.random.items()},
-            "rows": self.table.records(),
-            "random_rows": self.random_table.records(),
-            "convention": self.convention,
-        }
+    @property
+    def unchanged(self) -> dict[str, list[float]]:
+        """The line of the real texts, from the first position to the last."""
+        return {"positions": [1, self.length], "energy": [self.energy] * 2, "nll": [self.nll] * 2}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return self.table.records()
+
+    @property
+    def replacement_rows(self) -> list[dict[str, Any]]:
+        return self.replacements_table.records()
 
 
 def perturbed(
     energy_B: Tensor,
     nll_B: Tensor,
     effects: Mapping[str, tuple[str, Tensor, Tensor]],
-    random: Mapping[str, tuple[str, Tensor, Tensor]],
+    replacements: Mapping[str, tuple[str, Tensor, Tensor]],
     *,
     length: int,
     end_tokens: int,
     convention: str,
-) -> Perturbed:
+) -> PerturbResult:
     """From energies and negative log-likelihoods of B real texts, (B, P) of their changed copies by name, and (B,) of
     the texts that replace them."""
-    return Perturbed(
+    return PerturbResult(
         texts=len(energy_B),
         length=length,
         end_tokens=end_tokens,
@@ -136,32 +147,31 @@ def perturbed(
             name: Effect(words, _change(energy_BP, energy_B, end_tokens), _change(nll_BP, nll_B, end_tokens))
             for name, (words, energy_BP, nll_BP) in effects.items()
         },
-        random={
+        replacements={
             name: _replacement(words, other_B - energy_B, other_nll_B - nll_B, energy_B, nll_B)
-            for name, (words, other_B, other_nll_B) in random.items()
+            for name, (words, other_B, other_nll_B) in replacements.items()
         },
         convention=convention,
     )
 
 
-def perturbed_sections(found: Perturbed, *, about: str) -> list[Section]:
+def perturbed_sections(result: PerturbResult, *, about: str) -> list[Section]:
     return [
         Text("What this is", about),
-        Numbers("Changes", found.table),
-        _plot(found, "energy", "Energy by position of the change", "energy (lower = likelier)"),
-        _plot(found, "nll", "Negative log-likelihood by position of the change", "nats of the whole text"),
-        Numbers("Random text", found.random_table),
+        Numbers("Changes", result.table),
+        _plot(result, "energy", "Energy by position of the change", "energy (lower = likelier)"),
+        _plot(result, "nll", "Negative log-likelihood by position of the change", "nats of the whole text"),
+        Numbers("Random text", result.replacements_table),
     ]
 
 
-def _plot(found: Perturbed, what: str, title: str, y_label: str) -> Plot:
-    level = getattr(found, what)
-    lines = [Series("unchanged", [1, found.length], [level, level])]
-    for effect in found.effects.values():
-        by_position = getattr(effect, what).by_position
-        lines.append(Series(effect.words, range(1, len(by_position) + 1), [level + change for change in by_position]))
-    means = "; ".join(f"{effect.words}: {getattr(effect, what).mean:+.3g}" for effect in found.effects.values())
-    alt = f"Mean of {found.texts} texts that are changed at one position, against {level:.3g} unchanged. {means}."
+def _plot(result: PerturbResult, what: str, title: str, y_label: str) -> Plot:
+    level, unchanged = getattr(result, what), result.unchanged
+    lines = [Series("unchanged", unchanged["positions"], unchanged[what])]
+    for effect in result.effects.values():
+        lines.append(Series(effect.words, effect.positions, getattr(effect, what).level_by_position))
+    means = "; ".join(f"{effect.words}: {getattr(effect, what).mean:+.3g}" for effect in result.effects.values())
+    alt = f"Mean of {result.texts} texts that are changed at one position, against {level:.3g} unchanged. {means}."
     return Plot(title, LinePlot(lines, x_label="position of the change", y_label=y_label), alt=alt)
 
 
@@ -172,6 +182,7 @@ def _change(values_BP: Tensor, base_B: Tensor, end_tokens: int) -> Change:
     is_end_P = (is_end_P < end_tokens) | (is_end_P >= positions - end_tokens)
     absolute_P = change_BP.abs().mean(0)
     return Change(
+        unchanged=float(base_B.mean()),
         mean=float(mean_B.mean()),
         standard_error=_standard_error(mean_B),
         raised=float((mean_B > 0).double().mean()),
@@ -197,12 +208,3 @@ def _replacement(words: str, change_B: Tensor, nll_change_B: Tensor, energy_B: T
 
 def _standard_error(values_B: Tensor) -> float:
     return float(values_B.double().std()) / math.sqrt(len(values_B))
-
-
-def _change_json(change: Change, level: float) -> dict[str, Any]:
-    lists: dict[str, Sequence[float]] = {
-        "by_position": change.by_position,
-        "error_by_position": change.error_by_position,
-        "level_by_position": [level + value for value in change.by_position],
-    }
-    return asdict(change) | {name: list(values) for name, values in lists.items()}

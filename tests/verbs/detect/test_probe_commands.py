@@ -36,7 +36,7 @@ def test_perturb(energylm, model_folder, energy_folder, corpus_folder, tmp_path)
     code, out, err = energylm("perturb", energy_folder, model_folder, corpus_folder, *sizes, *files)
     assert code == 0 and "neighbours swapped" in out and "random tokens" in out and "report.html" in err
     saved = json.loads((tmp_path / "out.json").read_text())
-    assert saved["texts"] == 3 and len(saved["swap"]["energy"]["by_position"]) == 7
+    assert saved["texts"] == 3 and len(saved["effects"]["swap"]["energy"]["by_position"]) == 7
 
 
 def test_attack(energylm, model_folder, energy_folder, corpus_folder, negatives_folder, tmp_path):
@@ -45,15 +45,16 @@ def test_attack(energylm, model_folder, energy_folder, corpus_folder, negatives_
     code, out, _ = energylm("attack", energy_folder, model_folder, *options)
     assert code == 0 and "not flipped" in out and "fidelity random" in out
     saved = json.loads((tmp_path / "out.json").read_text())
-    assert saved["attacked"] == 2 and saved["flipped_by"] == [0.0, 0.0, 0.0]
-    assert all(edit["position"] > 12 for text in saved["texts_attacked"] for edit in text["edits"])
+    assert saved["outcome"]["attacked"] == 2 and saved["flipped_by"] == [0.0, 0.0, 0.0]
+    assert all(edit["position"] > 12 for text in saved["texts"] for edit in text["edits"])
 
 
 def test_differences(energylm, energy_folder, corpus_folder, negatives_folder, tmp_path):
     options = ("--corpus", corpus_folder, "--margin", 0, "--margin", 0.2, "--json", tmp_path / "out.json")
     code, out, _ = energylm("differences", energy_folder, negatives_folder, *options)
     assert code == 0 and "> 0.2" in out and "left to right" in out
-    assert json.loads((tmp_path / "out.json").read_text())["g1"]["margins"] == [0.0, 0.2]
+    margins = json.loads((tmp_path / "out.json").read_text())["generators"]["g1"]["margins"]
+    assert [share["margin"] for share in margins] == [0.0, 0.2]
 
 
 def test_dry_runs_say_what_would_be_done(

@@ -3,14 +3,15 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from energylm.cli import detect
+from energylm.cli.groups import program
 from energylm.errors import ConfigError, DataError, ModelError
+from energylm.verbs import EvaluateDetector, TrainDetector
 
 
 def invoke(*arguments, **options):
-    return CliRunner().invoke(detect.app, [*map(str, arguments)], catch_exceptions=False, **options)
+    return CliRunner().invoke(program(), ["detect", *map(str, arguments)], catch_exceptions=False, **options)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_calibrate_and_eval(detection_folder, detector, tmp_path):
     assert "for a false-positive rate of 0.05 over human texts like these" in done.stdout
     assert "| 64 to 127 tokens | texts of this length | 120 |" in done.stdout
     assert "| 8 to 15 tokens | none: it abstains | 0 | – |" in done.stdout
-    assert json.loads((tmp_path / "c.json").read_text())["asked_rate"] == 0.05
+    assert json.loads((tmp_path / "c.json").read_text())["calibration"]["asked_rate"] == 0.05
     pairs = ("--pairs", detection_folder / "pairs.json", "--train-human", detection_folder / "human.jsonl")
     done = invoke(
         "eval",
@@ -105,19 +106,47 @@ def test_run_from_text_file_and_standard_input(detector, tmp_path):
     assert sum(line.startswith(("1  ", "2  ", "3  ")) for line in lines) == 2
 
 
-def test_standard_input_is_one_text_or_lines(detector, tmp_path, monkeypatch):
-    """/dev/stdin is the process's own, so the file behind it is named here."""
+def test_standard_input_is_one_text_or_lines(detector, monkeypatch):
+    """/dev/stdin is the process's own, so what would be read is looked at."""
     asked = {}
 
-    def caught(folder, **options):
-        asked.update(options)
+    def caught(paths, **options):
+        asked.update(options, paths=paths)
         raise DataError("enough")
 
-    monkeypatch.setattr("energylm.pipelines.detect_run.run_detector", caught)
+    monkeypatch.setattr("energylm.verbs.detect.judging.read_unlabelled", caught)
     for extra, form in (((), "text"), (("--format", "lines"), "lines")):
         with pytest.raises(DataError, match="enough"):
             invoke("run", detector, "-", *extra, input="a text")
-        assert asked["files"] == ["/dev/stdin"] and asked["form"] == form
+        assert asked["paths"] == ["/dev/stdin"] and asked["form"] == form
+
+
+def test_a_block_alone_sets_its_stride(bert_folder, detection_folder, tmp_path):
+    """Three quarters of a block, as 120 of 160; what is given wins, and gaps are refused."""
+    begin = ("train", *data(detection_folder), "--init", bert_folder, "-o", tmp_path / "run", "--dry-run")
+    assert "blocks of 32 tokens by 24," in invoke(*begin, "--block", 32).stdout
+    usual = TrainDetector().text_blocks
+    assert (usual.tokens, usual.stride) == (160, 120)
+    assert "blocks of 32 tokens by 8," in invoke(*begin, "--block", 32, "--set", "text_blocks.stride=8").stdout
+    with pytest.raises(ConfigError, match="stride 33 exceeds the block of 32 tokens"):
+        invoke(*begin, "--block", 32, "--set", "text_blocks.stride=33")
+    with pytest.raises(ConfigError, match="--block: Input should be greater than or equal to 8"):
+        invoke(*begin, "--block", 7)
+
+
+def test_finished_portions_are_kept(detector, detection_folder, tmp_path, monkeypatch):
+    begin = ("run", detector, detection_folder / "human.jsonl", "--output", tmp_path / "kept")
+    first = invoke(*begin)
+    assert len(first.stdout.splitlines()) == 120
+    monkeypatch.setattr("energylm.bundles.detector.Detector.predict", None)
+    assert invoke(*begin).stdout == first.stdout
+
+
+def test_the_baseline_reads_its_texts_as_those_to_judge_are_read():
+    verb = EvaluateDetector(detector="d", human="h.csv", field="body", format="jsonl", train_human=["t.csv"])
+    assert (verb.baseline_texts.field, verb.baseline_texts.format) == ("body", "jsonl")
+    own = EvaluateDetector(detector="d", human="h", field="body", train={"human": "t", "field": "own"})
+    assert own.baseline_texts.field == "own" and EvaluateDetector(detector="d", human="h").baseline_texts is None
 
 
 @pytest.mark.parametrize(
@@ -128,9 +157,9 @@ def test_standard_input_is_one_text_or_lines(detector, tmp_path, monkeypatch):
         (("train", "--human", "h", "-o", "run", "--format", "xml"), ConfigError, "--format"),
         (("train", "--human", "h", "-o", "run", "--part", "half"), ConfigError, "--part"),
         (
-            ("train", "--human", "h", "-o", "run", "--set", "blocks.strid=3"),
+            ("train", "--human", "h", "-o", "run", "--set", "text_blocks.strid=3"),
             ConfigError,
-            "did you mean 'blocks.stride'",
+            "did you mean 'text_blocks.stride'",
         ),
         (("train", "--human", "h", "-o", "run", "--fpr", "0"), ConfigError, "--fpr"),
         (("calibrate", "nothing"), DataError, "no texts were named"),

@@ -1,16 +1,17 @@
 """What is shown of a detector: its measures with intervals, by source, by length; its verdicts; its training."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from energylm.bundles.detector_calibration import DetectorCalibration
 from energylm.bundles.detector_results import Detection
 from energylm.estimators.discrimination import FALSE_POSITIVE_RATES, Discrimination, Interval
 from energylm.estimators.false_positive_threshold import texts_needed
+from energylm.records import Record
 from energylm.report.plots import LinePlot, Series, loss_plot
 from energylm.report.report import Numbers, Plot, Section, Text
-from energylm.tables import Table
+from energylm.tables import Cell, Table
 
 CONVENTION = (
     "higher score = machine; 95 % bootstrap intervals by text; balanced accuracy at even odds; TPR = share of machine "
@@ -20,8 +21,8 @@ _PROMISES = {"length": "texts of this length", "together": "with other rare leng
 
 
 @dataclass(frozen=True)
-class Verdicts:
-    """Shares of one class."""
+class VerdictShares(Record):
+    """Shares of the texts of one class."""
 
     texts: int
     machine: float
@@ -29,16 +30,13 @@ class Verdicts:
     abstains: float
 
     @classmethod
-    def of(cls, detections: Sequence[Detection]) -> "Verdicts":
+    def of(cls, detections: Sequence[Detection]) -> "VerdictShares":
         count = max(len(detections), 1)
         shares = {
-            verdict: sum(one.verdict == verdict for one in detections) / count
+            verdict: sum(detection.verdict == verdict for detection in detections) / count
             for verdict in ("machine", "human", "abstains")
         }
         return cls(len(detections), **shares)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def measures_table(rows: Mapping[str, Discrimination], *, convention: str = CONVENTION) -> Table:
@@ -55,8 +53,8 @@ def measures_table(rows: Mapping[str, Discrimination], *, convention: str = CONV
 
 def _at_rates(measured: Discrimination) -> list[Interval | int]:
     """TPR at each rate, or how many human texts it needs."""
-    found = (measured.tpr_at_1, measured.tpr_at_5)
-    return [tpr or texts_needed(rate) for rate, tpr in zip(FALSE_POSITIVE_RATES, found, strict=True)]
+    rates = zip(FALSE_POSITIVE_RATES, (measured.tpr_at_1, measured.tpr_at_5), strict=True)
+    return [tpr or texts_needed(rate) for rate, tpr in rates]
 
 
 def _shown(tpr: Interval | int) -> str:
@@ -90,7 +88,7 @@ def calibration_table(calibration: DetectorCalibration) -> Table:
     )
 
 
-def coverage_table(calibration: DetectorCalibration, human: Mapping[int, Verdicts]) -> Table:
+def coverage_table(calibration: DetectorCalibration, human: Mapping[int, VerdictShares]) -> Table:
     """What became of the promise: human texts by span, which is named by its shortest length."""
     spans = {span.shortest: span for span in calibration.spans}
     return Table(
@@ -111,33 +109,28 @@ def coverage_table(calibration: DetectorCalibration, human: Mapping[int, Verdict
     )
 
 
-def verdicts_table(rows: Mapping[str, Verdicts], *, asked_rate: float | None) -> Table:
-    asked = "it is not calibrated" if asked_rate is None else f"calibrated for {asked_rate:.3g} false positives"
+def verdicts_table(rows: Mapping[str, VerdictShares], calibration: DetectorCalibration | None) -> Table:
+    asked = "it is not calibrated"
+    if calibration is not None:
+        asked = f"calibrated for {calibration.asked_rate:.3g} false positives"
     return Table(
         ["", "texts", "called machine", "called human", "abstains"],
-        [[name, one.texts, one.machine, one.human, one.abstains] for name, one in rows.items()],
+        [[name, of.texts, of.machine, of.human, of.abstains] for name, of in rows.items()],
         convention=f"verdicts of the detector with its own threshold; {asked}",
     )
 
 
 def lengths_plot(curve: Mapping[int, Discrimination]) -> LinePlot:
     """Accuracy and AUROC over tokens read."""
-    tokens = [float(length) for length in curve]
-    measured = list(curve.values())
-    return LinePlot(
-        [
-            Series("AUROC", tokens, [m.auroc.value for m in measured]),
-            Series("balanced accuracy", tokens, [m.balanced_accuracy.value for m in measured]),
-            *(
-                [Series("TPR at 5 %", tokens, [m.tpr_at_5.value for m in measured])]
-                if all(m.tpr_at_5 is not None for m in measured)
-                else []
-            ),
-        ],
-        x_label="tokens of each text that were read",
-        y_label="share",
-        log_x=True,
-    )
+    tokens, measured = [float(length) for length in curve], list(curve.values())
+    lines = [
+        Series("AUROC", tokens, [m.auroc.value for m in measured]),
+        Series("balanced accuracy", tokens, [m.balanced_accuracy.value for m in measured]),
+    ]
+    at_5 = [m.tpr_at_5.value for m in measured if m.tpr_at_5 is not None]
+    if len(at_5) == len(measured):
+        lines.append(Series("TPR at 5 %", tokens, at_5))
+    return LinePlot(lines, x_label="tokens of each text that were read", y_label="share", log_x=True)
 
 
 def evaluation_sections(
@@ -145,9 +138,9 @@ def evaluation_sections(
     about: str,
     overall: Mapping[str, Discrimination],
     sources: Mapping[str, Discrimination],
-    verdicts: Mapping[str, Verdicts],
+    verdicts: Mapping[str, VerdictShares],
     calibration: DetectorCalibration | None,
-    coverage: Mapping[int, Verdicts],
+    coverage: Mapping[int, VerdictShares],
     curve: Mapping[int, Discrimination],
 ) -> list[Section]:
     sections: list[Section] = [
@@ -160,7 +153,7 @@ def evaluation_sections(
                 convention=f"each against the human texts of its own file or, if that has none, all; {CONVENTION}",
             ),
         ),
-        Numbers("Verdicts", verdicts_table(verdicts, asked_rate=calibration and calibration.asked_rate)),
+        Numbers("Verdicts", verdicts_table(verdicts, calibration)),
     ]
     if calibration is not None:
         sections.append(Numbers("False positives by length", coverage_table(calibration, coverage)))
@@ -177,22 +170,21 @@ def evaluation_sections(
 
 
 def training_sections(
-    outcome: Mapping[str, Any],
+    held_out: Discrimination,
     calibration: DetectorCalibration | None,
     journal: Sequence[Mapping[str, Any]],
     *,
     about: str,
 ) -> list[Section]:
     """The report of a training run: what was held out, the calibration, and the loss over steps."""
-    held_out = outcome["held_out"]
-    rows = [
-        [name, *(held_out[key][part] if held_out[key] else None for part in ("value", "lower", "upper"))]
-        for name, key in (
-            ("AUROC", "auroc"),
-            ("TPR at 1 % FPR", "tpr_at_1"),
-            ("TPR at 5 % FPR", "tpr_at_5"),
-            ("balanced accuracy, uncalibrated", "balanced_accuracy"),
-        )
+    measures = {
+        "AUROC": held_out.auroc,
+        "TPR at 1 % FPR": held_out.tpr_at_1,
+        "TPR at 5 % FPR": held_out.tpr_at_5,
+        "balanced accuracy, uncalibrated": held_out.balanced_accuracy,
+    }
+    rows: list[list[Cell]] = [
+        [name, *((None, None, None) if of is None else (of.value, of.lower, of.upper))] for name, of in measures.items()
     ]
     sections: list[Section] = [
         Text("What this is", about),
@@ -201,7 +193,7 @@ def training_sections(
             Table(
                 ["measure", "value", "lower", "upper"],
                 rows,
-                convention=f"{held_out['real']:,} human and {held_out['machine']:,} machine texts that neither "
+                convention=f"{held_out.real:,} human and {held_out.machine:,} machine texts that neither "
                 "training nor the choice of the best step has seen; 95 % bootstrap intervals by text; TPR at 1 % needs "
                 f"{texts_needed(0.01)} human texts, at 5 % {texts_needed(0.05)}",
             ),

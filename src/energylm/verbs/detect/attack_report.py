@@ -12,21 +12,23 @@ Relations  `search.token_replacement` finds the edits; Bakhtin et al. 2019, appe
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
 
-from energylm.tables import Table
+from energylm.records import LOCAL, Record
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Sample, Samples, Section, Text
+from energylm.tables import Cell, Table
 
 SHOWN = 6  # texts with their edits in a report
 
 
 @dataclass(frozen=True)
-class TextEdit:
+class TextEdit(Record):
     """One replacement in words; energy and perplexity are those of the text after it."""
 
     position: int  # counted from 1
@@ -38,7 +40,7 @@ class TextEdit:
 
 
 @dataclass(frozen=True)
-class AttackedText:
+class AttackedText(Record):
     energy: float
     perplexity: float
     edits: tuple[TextEdit, ...]
@@ -59,12 +61,33 @@ class AttackedText:
 
 
 @dataclass(frozen=True)
-class Attacked:
+class AttackOutcome(Record):
+    """All texts in short; None where nothing was flipped, or nothing had to be."""
+
+    texts: int
+    there_before: int
+    attacked: int
+    flipped: int
+    flipped_fraction: float | None
+    median_edits: float | None
+    perplexity_before: float | None  # median over flipped texts
+    perplexity_after: float | None
+    perplexity_raised: float | None  # fraction of flipped texts
+    flips_that_survive_as_text: float | None
+    fidelity_random: float | None
+    fidelity_candidates: float | None
+
+
+@dataclass(frozen=True)
+class AttackResult(Record):
     towards: str
     threshold: float
     max_edits: int
     texts: tuple[AttackedText, ...]
     convention: str
+    report: Path | None = field(default=None, metadata=LOCAL)
+
+    computed = ("outcome", "edits", "flipped_by", "examples")
 
     @property
     def attacked(self) -> list[AttackedText]:
@@ -75,18 +98,48 @@ class Attacked:
     def flipped(self) -> list[AttackedText]:
         return [text for text in self.texts if text.flipped]
 
-    def flipped_by(self, edits: int) -> float | None:
+    def flipped_within(self, edits: int) -> float | None:
         """Fraction of the attacked texts that at most `edits` turn; None if there are none."""
         if not self.attacked:
             return None
         return sum(len(text.edits) <= edits for text in self.flipped) / len(self.attacked)
 
     @property
+    def edits(self) -> list[int]:
+        """Numbers of edits, none to all that are allowed."""
+        return list(range(self.max_edits + 1))
+
+    @property
+    def flipped_by(self) -> list[float]:
+        """Fraction of the attacked texts that at most so many `edits` turn; 0 if there are none."""
+        return [self.flipped_within(edits) or 0.0 for edits in self.edits]
+
+    @property
+    def outcome(self) -> AttackOutcome:
+        flipped = self.flipped
+        reread = [text.reread_energy for text in flipped if text.reread_energy is not None]
+        sign = -1 if self.towards == "real" else 1
+        return AttackOutcome(
+            texts=len(self.texts),
+            there_before=len(self.texts) - len(self.attacked),
+            attacked=len(self.attacked),
+            flipped=len(flipped),
+            flipped_fraction=self.flipped_within(self.max_edits),
+            median_edits=_median([len(text.edits) for text in flipped]),
+            perplexity_before=_median([text.perplexity for text in flipped]),
+            perplexity_after=_median([text.edits[-1].perplexity for text in flipped]),
+            perplexity_raised=_mean([float(text.edits[-1].perplexity > text.perplexity) for text in flipped]),
+            flips_that_survive_as_text=_mean([float(sign * (energy - self.threshold) > 0) for energy in reread]),
+            fidelity_random=_mean([text.random_fidelity for text in self.texts]),
+            fidelity_candidates=_mean([text.candidate_fidelity for text in self.texts]),
+        )
+
+    @property
     def table(self) -> Table:
         total = len(self.attacked)
-        rows = []
-        for edits in range(1, self.max_edits + 1):
-            share = self.flipped_by(edits)
+        rows: list[list[Cell]] = []
+        for edits in self.edits[1:]:
+            share = self.flipped_within(edits)
             here = sum(len(text.edits) == edits for text in self.flipped)
             error = None if share is None else math.sqrt(share * (1 - share) / total)
             rows.append([edits, here, share, error])
@@ -94,47 +147,17 @@ class Attacked:
         return Table(["edits", "texts flipped", "flipped so far", "standard error"], rows, convention=self.convention)
 
     @property
-    def summary_table(self) -> Table:
-        summary = self.summary()
-        rows = [[name.replace("_", " "), value] for name, value in summary.items()]
-        return Table(["what", "value"], rows, convention=self.convention)
+    def outcome_table(self) -> Table:
+        return replace(self.outcome.table, convention=self.convention)
 
-    def summary(self) -> dict[str, Any]:
-        flipped = self.flipped
-        reread = [text.reread_energy for text in flipped if text.reread_energy is not None]
-        sign = -1 if self.towards == "real" else 1
-        return {
-            "texts": len(self.texts),
-            "there_before": len(self.texts) - len(self.attacked),
-            "attacked": len(self.attacked),
-            "flipped": len(flipped),
-            "flipped_fraction": self.flipped_by(self.max_edits),
-            "median_edits": _median([len(text.edits) for text in flipped]),
-            "perplexity_before": _median([text.perplexity for text in flipped]),
-            "perplexity_after": _median([text.edits[-1].perplexity for text in flipped]),
-            "perplexity_raised": _mean([float(text.edits[-1].perplexity > text.perplexity) for text in flipped]),
-            "flips_that_survive_as_text": _mean([float(sign * (e - self.threshold) > 0) for e in reread]),
-            "fidelity_random": _mean([text.random_fidelity for text in self.texts]),
-            "fidelity_candidates": _mean([text.candidate_fidelity for text in self.texts]),
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        counts = range(1, self.max_edits + 1)
-        return {
-            "towards": self.towards,
-            "threshold": self.threshold,
-            **self.summary(),
-            "edits": [0, *counts],
-            "flipped_by": [0.0, *(self.flipped_by(edits) or 0.0 for edits in counts)],
-            "rows": self.table.records(),
-            "examples": [_example(number, text) for number, text in self.examples()],
-            "texts_attacked": [asdict(text) for text in self.attacked],
-            "convention": self.convention,
-        }
-
-    def examples(self) -> list[tuple[int, AttackedText]]:
+    @property
+    def edited(self) -> list[tuple[int, AttackedText]]:
         """The first texts that were edited, with their numbers."""
         return [(number, text) for number, text in enumerate(self.texts, start=1) if text.edits][:SHOWN]
+
+    @property
+    def examples(self) -> list[dict[str, Any]]:
+        return [_example(number, text) for number, text in self.edited]
 
 
 def rank_correlation(predicted: Sequence[float], exact: Sequence[float]) -> float | None:
@@ -144,32 +167,32 @@ def rank_correlation(predicted: Sequence[float], exact: Sequence[float]) -> floa
     return float(spearmanr(predicted, exact).statistic)
 
 
-def attacked_sections(found: Attacked, *, about: str) -> list[Section]:
-    counts = list(range(found.max_edits + 1))
-    shares = [0.0, *(found.flipped_by(edits) or 0.0 for edits in counts[1:])]
-    energies = [_mean([_after(text, edits)[0] for text in found.attacked]) for edits in counts]
-    perplexities = [_median([_after(text, edits)[1] for text in found.attacked]) for edits in counts]
-    samples = [Sample(_label(number, text), "", text.marked) for number, text in found.examples()]
+def attacked_sections(result: AttackResult, *, about: str) -> list[Section]:
+    counts, shares, name = result.edits, result.flipped_by, f"towards {result.towards}"
+    samples = [Sample(_label(number, text), "", text.marked) for number, text in result.edited]
     sections: list[Section] = [
         Text("What this is", about),
-        Numbers("Edits that turn the verdict", found.table),
-        Numbers("In short", found.summary_table),
+        Numbers("Edits that turn the verdict", result.table),
+        Numbers("In short", result.outcome_table),
         Plot(
             "Texts flipped",
-            LinePlot([Series(f"towards {found.towards}", counts, shares)], x_label="edits", y_label="fraction flipped"),
-            alt=f"Fraction of {len(found.attacked)} texts flipped by so many edits: it ends at {shares[-1]:.2f}.",
+            LinePlot([Series(name, counts, shares)], x_label="edits", y_label="fraction flipped"),
+            alt=f"Fraction of {len(result.attacked)} texts flipped by so many edits: it ends at {shares[-1]:.2f}.",
         ),
     ]
-    if found.attacked:
+    if result.attacked:
+        steps = [[_after(text, edits) for text in result.attacked] for edits in counts]
+        energies = [statistics.fmean([energy for energy, _ in texts]) for texts in steps]
+        perplexities = [statistics.median([perplexity for _, perplexity in texts]) for texts in steps]
         for title, y_label, values in (
             ("Energy by edits", "mean energy (lower = likelier)", energies),
             ("Perplexity by edits", "median perplexity of the language model", perplexities),
         ):
-            plot = LinePlot([Series(f"towards {found.towards}", counts, values)], x_label="edits", y_label=y_label)
-            alt = (
-                f"{y_label} after each edit, from {values[0]:.3g} to {values[-1]:.3g}; flipped texts stay as they are."
+            plot = LinePlot([Series(name, counts, values)], x_label="edits", y_label=y_label)
+            ends = f"from {values[0]:.3g} to {values[-1]:.3g}"
+            sections.append(
+                Plot(title, plot, alt=f"{y_label} after each edit, {ends}; flipped texts stay as they are.")
             )
-            sections.append(Plot(title, plot, alt=alt))
     return [*sections, Samples("Edited texts", samples)] if samples else sections
 
 

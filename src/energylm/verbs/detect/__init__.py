@@ -1,0 +1,1 @@
+"""Real or machine text: detectors, discrimination by energies, and what energies look at."""

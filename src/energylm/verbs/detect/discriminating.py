@@ -1,0 +1,225 @@
+"""Judge an energy on generated texts beside the real ones: the work of a cell of a generalization grid.
+
+Energies are read as a score, higher = machine, with the calibrated threshold 0. Where the texts are in tokens that the
+energy does not read (a third-party generator has its own tokenizer), real and generated ones alike are decoded and
+encoded anew. Test windows that stand in what the energy learnt from are found by hashes of their tokens: a few are left
+out and counted (news repeat themselves), many are refused.
+
+OUTPUT/discrimination.json   all measures with intervals, counts, and accuracy by length of the given context
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from energylm.bundles.energy_model import EnergyModel, TextBoundEnergy
+from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy, load_energy
+from energylm.config.energy import TOKENS
+from energylm.config.grid import CellConfig
+from energylm.data.corpus import Corpus
+from energylm.data.negatives import Negatives
+from energylm.data.negatives_contrast import Contrast, pad
+from energylm.data.negatives_sources import NegativesSource, paired_sources
+from energylm.data.tokenizer import tokenizer_sha256
+from energylm.data.window_overlap import SeenWindows, Tokens
+from energylm.errors import DataError, VocabularyMismatch
+from energylm.estimators.discrimination import Discrimination, discrimination
+from energylm.files import read_json, write_json
+from energylm.progress import progress, say
+from energylm.records import Record
+from energylm.report.grid_report import GridCell
+from energylm.tables import Table
+from energylm.verbs.detect.discriminate import Discriminate, FitLikelihood
+from energylm.verbs.detect.report import measures_table
+
+RESULT_FILE = "discrimination.json"
+TOLERATED_OVERLAP = 0.05  # of test windows; more is a mistake in the choice of texts, not chance
+_BATCH_CONTEXTS = 64
+Energy = EnergyModel | LogLikelihoodEnergy
+_WINDOW_BITS = 40  # of a group's number; the bits above tell corpora apart
+
+
+@dataclass(frozen=True)
+class ContextDiscrimination(Record):
+    """How well texts with so many tokens of real context are told apart."""
+
+    context_tokens: int
+    measured: Discrimination
+
+
+@dataclass(frozen=True)
+class DiscriminationResult(Record):
+    measured: Discrimination
+    by_context: tuple[ContextDiscrimination, ...]  # where context lengths vary
+    overlapping: int  # test windows left out, since the energy has learnt from them
+
+    @property
+    def table(self) -> Table:
+        by_context = {f"{of.context_tokens} tokens given": of.measured for of in self.by_context}
+        return measures_table({"all": self.measured} | by_context)
+
+
+@dataclass(frozen=True)
+class FittedLikelihood(Record):
+    model: Path
+    sign: int
+    threshold: float
+
+
+@dataclass(frozen=True)
+class TextEnergies:
+    """Energies of N contexts with their real text and K generated ones each."""
+
+    real_N: NDArray[np.float64]
+    machine_NK: NDArray[np.float64]
+    window_N: NDArray[np.int64]
+    context_tokens_N: NDArray[np.int64]
+
+
+def discriminate(verb: Discriminate, *, output: Path | None = None) -> DiscriminationResult:
+    """Measure the energy on all texts of the negatives; with `output`, write the result there."""
+    energy = load_energy(verb.energy)
+    sources = paired_sources(verb.negatives, verb.corpus)
+    kept, overlapping = _unseen_rows(verb, sources)
+    parts = [
+        text_energies(energy, negatives, corpus, rows=rows)
+        for (negatives, corpus), rows in zip(sources, kept, strict=True)
+    ]
+    groups = [part.window_N + (number << _WINDOW_BITS) for number, part in zip(_texts_of(sources), parts, strict=True)]
+    real_N = np.concatenate([part.real_N for part in parts])
+    machine_M = np.concatenate([part.machine_NK.ravel() for part in parts])
+    real_group_N = np.concatenate(groups)
+    machine_group_M = np.concatenate(
+        [of.repeat(part.machine_NK.shape[1]) for of, part in zip(groups, parts, strict=True)]
+    )
+    real_cut_N = np.concatenate([part.context_tokens_N for part in parts])
+    machine_cut_M = np.concatenate([part.context_tokens_N.repeat(part.machine_NK.shape[1]) for part in parts])
+
+    def measure(real: NDArray[np.bool_], machine: NDArray[np.bool_]) -> Discrimination:
+        return discrimination(
+            real_N[real],
+            machine_M[machine],
+            real_groups=real_group_N[real],
+            machine_groups=machine_group_M[machine],
+            resamples=verb.resamples,
+            seed=verb.seed,
+        )
+
+    cuts = np.unique(real_cut_N)
+    by_context = [ContextDiscrimination(int(cut), measure(real_cut_N == cut, machine_cut_M == cut)) for cut in cuts]
+    everything = measure(np.ones_like(real_cut_N, bool), np.ones_like(machine_cut_M, bool))
+    result = DiscriminationResult(everything, tuple(by_context) if len(cuts) > 1 else (), overlapping)
+    if output is not None:
+        write_json(output / RESULT_FILE, result.to_json())
+    return result
+
+
+def grid_cell(cell: CellConfig) -> GridCell:
+    """A cell with what was kept of its discrimination."""
+    if cell.result is None:
+        return GridCell(cell)
+    result = DiscriminationResult.from_json(read_json(Path(cell.result) / RESULT_FILE))
+    by_context = {of.context_tokens: of.measured for of in result.by_context}
+    return GridCell(cell, result.measured, by_context, result.overlapping)
+
+
+def fit_likelihood(verb: FitLikelihood, output: Path) -> FittedLikelihood:
+    """The language model's log-likelihood as an energy, saved as `output`, with the sign and threshold that tell these
+    validation texts apart best."""
+    energy = LogLikelihoodEnergy(LanguageModel.from_pretrained(verb.language_model))
+    real, machine = [], []
+    for negatives, corpus in paired_sources(verb.negatives, verb.corpus):
+        if tokenizer_sha256(energy.tokenizer) != corpus.manifest.tokenizer.sha256:
+            raise VocabularyMismatch(
+                f"{verb.language_model} reads other tokens than {corpus.folder} holds; give the language model that "
+                f"wrote {negatives.folder}, or one of its tokenizer"
+            )
+        contrast = Contrast(negatives, corpus)
+        contexts = np.arange(len(contrast), dtype=np.int64)
+        sequences = contrast.sequences(contexts, np.tile(np.arange(contrast.k), (len(contrast), 1)))
+        real += sequences[:: 1 + contrast.k]
+        machine += [text for index, text in enumerate(sequences) if index % (1 + contrast.k)]
+    fitted = energy.fitted(pad(real), pad(machine))
+    fitted.save_pretrained(output)
+    return FittedLikelihood(output, fitted.rule.sign, fitted.rule.threshold)
+
+
+@torch.no_grad()
+def text_energies(
+    energy: Energy, negatives: Negatives, corpus: Corpus, *, rows: NDArray[np.int64] | None = None
+) -> TextEnergies:
+    """Energies of the real and the generated texts of some rows of a negatives folder, all where none are named."""
+    contrast = Contrast(negatives, corpus, rows=rows)
+    energies_of = _reading(energy, corpus)
+    copies_K = np.arange(contrast.k, dtype=np.int64)
+    parts = []
+    with progress("judging", total=len(contrast), unit="text") as bar:
+        for start in range(0, len(contrast), _BATCH_CONTEXTS):
+            chosen = np.arange(start, min(start + _BATCH_CONTEXTS, len(contrast)), dtype=np.int64)
+            sequences = contrast.sequences(chosen, np.tile(copies_K, (len(chosen), 1)))
+            parts.append(energies_of(sequences).reshape(len(chosen), 1 + contrast.k))
+            bar.advance(len(chosen))
+    energy_NJ = np.concatenate(parts) if parts else np.zeros((0, 1 + contrast.k))
+    given = negatives.rows(contrast.rows)
+    return TextEnergies(energy_NJ[:, 0], energy_NJ[:, 1:], given.window_B, given.context_length_B)
+
+
+def _reading(energy: Energy, corpus: Corpus) -> Callable[[Sequence[Sequence[int]]], NDArray[np.float64]]:
+    """Token sequences of the corpus -> energies, by ids where the energy reads these, else by text."""
+    reads_ids = energy.reads == TOKENS and tokenizer_sha256(energy.tokenizer) == corpus.manifest.tokenizer.sha256
+    encode = pad if reads_ids else TextBoundEnergy(energy, corpus.tokenizer).encode
+
+    def energies(sequences: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+        return energy.energies(*encode(sequences)).double().cpu().numpy()
+
+    return energies
+
+
+def _texts_of(sources: Sequence[NegativesSource]) -> list[int]:
+    """A number for each source; sources that cut the same texts into the same windows have the same."""
+    forms = []
+    for negatives, corpus in sources:
+        own = negatives.config
+        forms.append((corpus.manifest.identity, own.split, own.length, own.stride or own.length, own.documents))
+    return [forms.index(form) for form in forms]
+
+
+def _unseen_rows(verb: Discriminate, sources: Sequence[NegativesSource]) -> tuple[list[NDArray[np.int64]], int]:
+    """Of each source the rows whose window the energy has not learnt from, and how many were left out."""
+    all_rows = [np.arange(len(negatives), dtype=np.int64) for negatives, _ in sources]
+    if not verb.trained_on:
+        return all_rows, 0
+    learnt = paired_sources(verb.trained_on, verb.trained_on_corpus)
+    reader = learnt[0][1]  # all of them share its tokenizer
+    seen = SeenWindows([window for negatives, corpus in learnt for window in _windows(negatives, corpus)])
+    kept = [
+        rows[~seen.contains(_as_tokens_of(reader, corpus, _windows(negatives, corpus)))]
+        for rows, (negatives, corpus) in zip(all_rows, sources, strict=True)
+    ]
+    total, left_out = sum(map(len, all_rows)), sum(map(len, all_rows)) - sum(map(len, kept))
+    if left_out > TOLERATED_OVERLAP * total:
+        raise DataError(
+            f"{left_out:,} of {total:,} test texts of {', '.join(verb.negatives)} stand in the texts that the energy "
+            "learnt from (found by hashes of their tokens); test on another split, or on another corpus"
+        )
+    if left_out:
+        say(f"{left_out:,} of {total:,} test texts stand in the training texts, too; they are left out")
+    return kept, left_out
+
+
+def _windows(negatives: Negatives, corpus: Corpus) -> list[Tokens]:
+    """The real texts of all rows."""
+    return list(negatives.corpus_windows(corpus).gather(negatives.windows))
+
+
+def _as_tokens_of(reader: Corpus, corpus: Corpus, windows: list[Tokens]) -> list[Tokens]:
+    """Windows in the tokens of the corpus `reader`."""
+    if corpus.manifest.tokenizer.sha256 == reader.manifest.tokenizer.sha256:
+        return windows
+    texts = corpus.tokenizer.backend_tokenizer.decode_batch([list(map(int, window)) for window in windows])
+    return [encoding.ids for encoding in reader.tokenizer.backend_tokenizer.encode_batch(texts)]

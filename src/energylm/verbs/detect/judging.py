@@ -1,0 +1,158 @@
+"""Judge texts of unknown writers: the work of `energylm detect run`. Texts go through in portions, on any engine.
+
+With an output folder finished portions are kept there, so that a killed run goes on where it stopped.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from energylm.bundles.detector import Detector
+from energylm.bundles.detector_results import Detection
+from energylm.bundles.known_models import absolute_place
+from energylm.bundles.weights_identity import model_identity
+from energylm.data.detection import read_unlabelled
+from energylm.errors import DataError
+from energylm.files import folder_lock, write_text
+from energylm.jobs.engine import LocalPool, Pool, open_engine
+from energylm.jobs.job import Job
+from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
+from energylm.progress import Progress, progress, say
+from energylm.records import LOCAL, Record
+from energylm.tables import Cell, Table, to_rich
+from energylm.verbs.detect.detections_page import detections_page
+from energylm.verbs.detect.run import RunDetector
+
+PORTION_TEXTS = 512
+SHOWN_CHARACTERS = 30  # of a name, in a table that fits into 80 columns
+
+
+@dataclass(frozen=True)
+class NamedDetection(Detection):
+    """A detection with the name of its text: the file and the line, or its number."""
+
+    name: str
+    text: str = field(default="", metadata=LOCAL)
+
+
+@dataclass(frozen=True)
+class Detections(Record):
+    texts: tuple[NamedDetection, ...]
+    unreadable: dict[str, str]  # file of a folder -> why it is left out
+
+    @property
+    def table(self) -> Table:
+        """A line a text in 80 columns; `why` is the number of a reason in `reasons`."""
+        numbers = {reason: number for number, reason in enumerate(self.reasons, start=1)}
+        rows: list[list[Cell]] = [
+            [
+                _shortened(text.name),
+                text.verdict,
+                None if text.probability is None else f"{text.probability:.1%}",
+                text.tokens_used,
+                numbers[text.reason],
+            ]
+            for text in self.texts
+        ]
+        return Table(
+            ["text", "verdict", "P(machine)", "tokens", "why"],
+            rows,
+            convention="P(machine) holds if human and machine are equally likely beforehand",
+        )
+
+    @property
+    def reasons(self) -> list[str]:
+        """Each reason once, in the order of the texts: those of one length share theirs."""
+        return list(dict.fromkeys(text.reason for text in self.texts))
+
+
+def judge(verb: RunDetector, job: Job) -> Detections:
+    """Judge the texts and those in the files; with `html` also write a page on which blocks are coloured."""
+    named = [(f"text {number}", text) for number, text in enumerate(verb.text, start=1)]
+    from_files = read_unlabelled(verb.paths, form=verb.text_format, field=verb.field)
+    named += from_files.texts
+    if blank := sum(not text.strip() for _, text in named):
+        say(f"{blank:,} of {len(named):,} texts are empty and left out")
+    named = [(name, text) for name, text in named if text.strip()]
+    if not named:
+        raise DataError("no text came; give a file, --text, or - for standard input")
+    path = absolute_place(verb.detector)
+    identity = {"task": "detect", "max_tokens": verb.max_tokens, "model": job.output and model_identity(path)}
+    load = partial(DetectWorker.loaded, path, max_tokens=verb.max_tokens)
+    lock = nullcontext() if job.output is None else folder_lock(job.output)
+    with lock, open_engine(job.engine) as opened, opened.pool(load, models=[path]) as pool:
+        detections = _judged(pool, [text for _, text in named], KeptBlocks(job.output, identity, FORM))
+    texts = tuple(
+        NamedDetection(**vars(detection), name=name, text=text)
+        for (name, text), detection in zip(named, detections, strict=True)
+    )
+    if verb.html is not None:
+        write_text(verb.html, detections_page([(text.name, text.text, text) for text in texts], by=verb.detector))
+    return Detections(texts, from_files.unreadable)
+
+
+def json_lines(result: Detections) -> str:
+    """A line a text, its name first."""
+    lines = [json.dumps({"name": text.name} | text.to_json(), ensure_ascii=False) for text in result.texts]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def rich_table(result: Detections) -> str:
+    """For people, as wide as the terminal, and the reasons below."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(file=sys.stdout, highlight=False)
+    with console.capture() as captured:
+        console.print(to_rich(result.table))
+        for number, reason in enumerate(result.reasons, start=1):
+            console.print(f"{number}  {escape(reason)}")
+    return captured.get()
+
+
+def _shortened(name: str) -> str:
+    """The end of a long name, where file and line stand."""
+    return name if len(name) <= SHOWN_CHARACTERS else f"…{name[1 - SHOWN_CHARACTERS :]}"
+
+
+def detect(detector: Detector, texts: Sequence[str]) -> list[Detection]:
+    """`Detector.predict` in portions, with a bar."""
+    return _judged(LocalPool(lambda: DetectWorker(detector, max_tokens=None)), texts, KeptBlocks(None, {}, FORM))
+
+
+class DetectWorker:
+    def __init__(self, detector: Detector, *, max_tokens: int | None) -> None:
+        self._detector, self._max_tokens = detector, max_tokens
+
+    @classmethod
+    def loaded(cls, path: str, *, max_tokens: int | None) -> "DetectWorker":
+        return cls(Detector.from_pretrained(path), max_tokens=max_tokens)
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"name": self._detector.energy.name}
+
+    def __call__(self, block: list[str], *, progress: Progress) -> list[Detection]:
+        detections = self._detector.predict(block, max_tokens=self._max_tokens)
+        progress.advance(len(block))
+        return detections
+
+
+FORM = BlockForm(
+    block=lambda texts: texts,
+    to_json=lambda detections: [detection.to_json() for detection in detections],
+    from_json=lambda records: [Detection.from_json(record) for record in records],
+    size=len,
+)
+
+
+def _judged(pool: Pool, texts: Sequence[str], kept: KeptBlocks) -> list[Detection]:
+    def portions() -> Iterator[list[str]]:
+        for start in range(0, len(texts), PORTION_TEXTS):
+            yield list(texts[start : start + PORTION_TEXTS])
+
+    with progress("judging", total=len(texts), unit="text") as bar:
+        return [detection for portion in kept.run(pool, portions(), progress=bar) for detection in portion]
