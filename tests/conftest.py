@@ -275,8 +275,9 @@ def translator_folder(parallel_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def study_toy() -> ModuleType:
-    """The module `study_toy.py` beside this file (tests are no package, so it is loaded by its path)."""
-    spec = importlib.util.spec_from_file_location("energylm_tests_study_toy", Path(__file__).with_name("study_toy.py"))
+    """The module `apps/study/study_toy.py` (tests are no package, so it is loaded by its path)."""
+    file = Path(__file__).with_name("apps") / "study" / "study_toy.py"
+    spec = importlib.util.spec_from_file_location("energylm_tests_study_toy", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

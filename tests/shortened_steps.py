@@ -90,7 +90,8 @@ def value_of(argv: list[str], *options: str) -> str:
 def answer_a_study(folder: str) -> None:
     from energylm.apps.study.store import StudyStore
 
-    spec = importlib.util.spec_from_file_location("study_toy", Path(__file__).with_name("study_toy.py"))
+    file = Path(__file__).with_name("apps") / "study" / "study_toy.py"
+    spec = importlib.util.spec_from_file_location("study_toy", file)
     toy = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(toy)
     with StudyStore.open(folder) as store:

@@ -31,7 +31,7 @@ ENDINGS = (" before the tide came in.", " and nobody asked why.", " as the old m
 
 
 def known(number: int, kind: str) -> Any:
-    from energylm.data.study_items import Known, item_id
+    from energylm.apps.study.design import Known, item_id
 
     return Known(
         id=item_id("toy", kind, number),
@@ -45,8 +45,7 @@ def known(number: int, kind: str) -> Any:
 @pytest.fixture
 def make_study(tmp_path: Path) -> Callable[..., Path]:
     """`make_study(pairs=6, qualification=4, **design)` writes a study of two models, A and B, into a folder."""
-    from energylm.config.study import StudyDesign
-    from energylm.data.study_items import Pair, item_id, write_study
+    from energylm.apps.study.design import Pair, StudyDesign, item_id, write_study
 
     def make(name: str = "study", *, pairs: int = 6, qualification: int = 3, **design: Any) -> Path:
         chosen = StudyDesign.checked({"qualification": {"items": qualification}, "seed": 5, **design})

@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from energylm.config.study import Exclusion, Qualification
+from energylm.apps.study.design import Exclusion, Qualification
 from energylm.estimators.rater_agreement import krippendorff_alpha
 from energylm.estimators.rater_odds import one_side_passes, pass_probability
 

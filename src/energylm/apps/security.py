@@ -141,11 +141,11 @@ def add_error_handlers(app: FastAPI) -> None:
         # Outside of all middleware, so that the headers are set here.
         return error_answer(500, "something went wrong in the server; its log says what", headers=SECURITY_HEADERS)
 
-    app.add_exception_handler(RefusedRequest, refused)
-    app.add_exception_handler(EnergyLMError, energylm_error)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(Exception, failure)
+    app.exception_handler(RefusedRequest)(refused)
+    app.exception_handler(EnergyLMError)(energylm_error)
+    app.exception_handler(RequestValidationError)(invalid)
+    app.exception_handler(HTTPException)(http_error)
+    app.exception_handler(Exception)(failure)
 
 
 def _explained(problem: Mapping[str, Any]) -> tuple[str | None, str]:
@@ -240,7 +240,7 @@ class BodyLimit:
         )
 
 
-def nesting_depth(body: bytes) -> int:
+def nesting_depth(body: bytes | bytearray) -> int:
     """How deep brackets outside of strings are nested in JSON, or in what claims to be."""
     brackets = np.frombuffer(_STRING.sub(b"", body).translate(None, _NO_BRACKETS), dtype=np.uint8)
     opens = np.isin(brackets, np.frombuffer(b"[{", dtype=np.uint8))

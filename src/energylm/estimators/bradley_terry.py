@@ -10,7 +10,6 @@ Use it     for three models or more. For two, it is the logit of `pairwise_prefe
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,9 +43,6 @@ class Strengths:
     def _interval(self, value: float, variance: float) -> Interval:
         reach = float(norm.isf(TAIL)) * max(variance, 0.0) ** 0.5
         return Interval(value, value - reach, value + reach)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"strengths": list(self.strength_M), "covariance": [list(row) for row in self.covariance_MM]}
 
 
 def bradley_terry(wins_MM: ArrayLike) -> Strengths | None:

@@ -12,20 +12,21 @@ Relations  `bradley_terry` puts more than two models on one scale; `rater_agreem
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from scipy.stats import binomtest
 
 from energylm.errors import DataError
 from energylm.estimators.discrimination import Interval
+from energylm.records import Record
 
 Verdict = Literal["first", "second", "tie"]
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Rate:
+class Rate(Record):
     """A share of pairs with its 95 % Wilson interval and the p-value of "it is no more than a half"."""
 
     count: int
@@ -33,13 +34,12 @@ class Rate:
     interval: Interval
     p_value: float
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"interval": self.interval.to_json()}
-
 
 @dataclass(frozen=True)
-class Preference:
+class Preference(Record):
     """The compared model (second) against the baseline (first), over pairs with at least one vote."""
+
+    computed = ("n",)
 
     wins: int
     ties: int
@@ -51,11 +51,6 @@ class Preference:
     @property
     def n(self) -> int:
         return self.wins + self.ties + self.losses
-
-    def to_json(self) -> dict[str, Any]:
-        rates = {"strict": self.strict, "inclusive": self.inclusive, "decided": self.decided}
-        counts = {"wins": self.wins, "ties": self.ties, "losses": self.losses, "n": self.n}
-        return counts | {name: rate and rate.to_json() for name, rate in rates.items()}
 
 
 def majority(votes: Iterable[Verdict]) -> Verdict:

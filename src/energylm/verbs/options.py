@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from energylm.registry import Named
-from energylm.verbs.verb import Flag, Positional, Short, Verb
+from energylm.verbs.verb import Flag, Positional, Short, Verb, Written
 
 _NAMES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
@@ -50,7 +50,7 @@ class Option:
 
     @property
     def is_many(self) -> bool:
-        return _unwrapped(self.field.annotation)[1]
+        return _unwrapped(self.field.annotation)[1] or get_origin(self.field.annotation) is dict
 
     @property
     def is_switch(self) -> bool:
@@ -63,7 +63,8 @@ class Option:
 
     @property
     def metavar(self) -> str:
-        return self.positional or "|".join(self.choices) or _NAMES.get(self.kind, "VALUE")
+        written = next((mark.metavar for mark in self.field.metadata if isinstance(mark, Written)), None)
+        return self.positional or written or "|".join(self.choices) or _NAMES.get(self.kind, "VALUE")
 
 
 def options_of(config_class: type[BaseModel]) -> list[Option]:
@@ -104,7 +105,8 @@ def _option(name: str, key: str, field: FieldInfo) -> Option:
 
 def _is_plain(field: FieldInfo) -> bool:
     kind = _unwrapped(field.annotation)[0]
-    return kind in (bool, int, float, str, Path) or get_origin(kind) is Literal
+    is_written = any(isinstance(mark, Written) for mark in field.metadata)
+    return is_written or kind in (bool, int, float, str, Path) or get_origin(kind) is Literal
 
 
 def _unwrapped(annotation: Any) -> tuple[Any, bool]:

@@ -56,6 +56,14 @@ class Flag:
     flag: str
 
 
+@dataclass(frozen=True)
+class Written:
+    """Marks a field of more than plain values that is typed as text all the same, e.g. NAME=FILE; its own validator
+    reads both."""
+
+    metavar: str
+
+
 class Verb(Config):
     examples: ClassVar[tuple[str, ...]] = ()
     refused: ClassVar[Mapping[str, str]] = {}  # options that people will try here, each with why there is none

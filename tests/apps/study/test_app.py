@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from energylm.apps.security import SECURITY_HEADERS, hash_token, new_token
 from energylm.apps.study.app import create_study_app
 from energylm.apps.study.owner import COOKIE, SESSION_SECONDS, Sessions, owner_view
-from energylm.data.study_store import StudyStore
+from energylm.apps.study.store import StudyStore
 from energylm.errors import BusyError, DataError, DiskFull
 
 HERE = {"sec-fetch-site": "same-origin"}

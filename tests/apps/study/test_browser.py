@@ -7,7 +7,7 @@ import pytest
 
 from energylm.apps.security import hash_token, new_token
 from energylm.apps.study.app import create_study_app
-from energylm.data.study_store import StudyStore
+from energylm.apps.study.store import StudyStore
 from tests.apps.conftest import DESK, ENTER, HOSTILE, PHONE, serving
 
 pytestmark = pytest.mark.xdist_group("browser")  # one worker: a browser takes most of a core

@@ -10,8 +10,8 @@ import time
 import httpx
 import pytest
 
-from energylm.apps.study.links import invite
-from energylm.data.study_store import StudyStore
+from energylm.apps.study.store import StudyStore
+from energylm.apps.study.verbs import StudyInvite
 
 RATERS, PAIRS_EACH = 50, 3
 PATIENCE_SECONDS = 300  # a busy machine takes its time to start a server; nothing waits that long otherwise
@@ -19,7 +19,7 @@ ITEM = re.compile(r'name="item" value="(\w+)"')
 
 # A server that says thank you first and would write later: what a kill must bring to light.
 FORGETFUL = (
-    "from energylm.data.study_store import StudyStore\nfrom energylm.data.study_records import Outcome\n"
+    "from energylm.apps.study.store import StudyStore\nfrom energylm.apps.study.records import Outcome\n"
     "StudyStore.answer = lambda *_: Outcome('stored', 'later')\n"
 )
 RUN = "import sys\nfrom energylm.cli.main import main\nsys.argv[0] = 'energylm'\nmain()\n"
@@ -95,7 +95,8 @@ def stored(folder, names):
 
 
 def links_to(folder, port, raters):
-    return {one.label: one.secret for one in invite(folder, raters=raters, url=f"http://127.0.0.1:{port}")}
+    invited = StudyInvite(study=str(folder), raters=raters, url=f"http://127.0.0.1:{port}").run()
+    return {invitation.label: invitation.secret for invitation in invited.invitations}
 
 
 @pytest.mark.slow

@@ -216,7 +216,8 @@ class ProposalChooser:
     def choose(self, pools: Sequence[ProposalPool]) -> list[Completion]:
         """One text of each pool; the energies of all pools are read together."""
         texts = [pool.prompt + proposal.text for pool in pools for proposal in pool.proposals]
-        energies = self.energy.text_energies(texts).double().cpu().split([len(pool.proposals) for pool in pools])
+        sizes = [len(pool.proposals) for pool in pools]
+        energies = torch.split(self.energy.text_energies(texts).double().cpu(), sizes)
         return [self._chosen(pool, energy_N) for pool, energy_N in zip(pools, energies, strict=True)]
 
     def _chosen(self, pool: ProposalPool, energy_N: Tensor) -> Completion:

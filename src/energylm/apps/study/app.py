@@ -11,7 +11,7 @@ A rater's page is a plain form: it works without a script, and whatever the brow
 is written without a token, and requests that another site started are turned away besides. Tokens are looked up by
 their hash, stand in no log (the server writes none of requests) and in no referrer.
 
-Relations  `data.study_store` decides and remembers; `owner` is the owner's part; `pages` makes the pages.
+Relations  `store` decides and remembers; `owner` is the owner's part; `pages` makes the pages.
 """
 
 from typing import Annotated
@@ -23,8 +23,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from energylm.apps.security import SECURITY_HEADERS, BodyLimit, RefusedRequest, add_security_headers, hash_token
 from energylm.apps.study.owner import owner_router, pages
-from energylm.data.study_records import CHOICES, Rater, Standing
-from energylm.data.study_store import StudyStore
+from energylm.apps.study.records import CHOICES, Rater, Standing
+from energylm.apps.study.store import StudyStore
 from energylm.errors import BusyError, DiskFull, EnergyLMError
 from energylm.progress import say
 
@@ -67,9 +67,10 @@ def _rater_router(store: StudyStore) -> APIRouter:
     @router.post("/r/{token}/answer")
     def answer(token: str, form: Annotated[dict[str, str], Depends(read_form)]) -> Response:
         rater = rater_of(token)
-        if form.get("choice") not in CHOICES:
+        choice = next((choice for choice in CHOICES if choice == form.get("choice")), None)
+        if choice is None:
             raise RefusedRequest(400, f"An answer is one of {', '.join(CHOICES)}. Please go back and choose one.")
-        outcome = store.answer(rater.id, form.get("item", ""), form["choice"], _seconds(form.get("seconds", "")))
+        outcome = store.answer(rater.id, form.get("item", ""), choice, _seconds(form.get("seconds", "")))
         if outcome.kept:
             return RedirectResponse(f"/r/{token}", status_code=303)
         notice = {
@@ -188,10 +189,10 @@ def _add_error_pages(app: FastAPI, folder: str) -> None:
         answer.headers.update(SECURITY_HEADERS)  # this answer is made outside of the middleware
         return answer
 
-    app.add_exception_handler(RefusedRequest, refused)
-    app.add_exception_handler(EnergyLMError, known)
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(Exception, failure)
+    app.exception_handler(RefusedRequest)(refused)
+    app.exception_handler(EnergyLMError)(known)
+    app.exception_handler(HTTPException)(http_error)
+    app.exception_handler(Exception)(failure)
 
 
 def _error_page(status: int, message: str) -> Response:

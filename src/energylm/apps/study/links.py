@@ -5,66 +5,74 @@ A link is shown once. Whoever loses it is invited anew by another name, so no an
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from energylm.apps.security import hash_token, new_token
-from energylm.data.study_items import DATABASE_FILE, read_study
-from energylm.data.study_store import StudyStore
+from energylm.apps.study.design import DATABASE_FILE, read_study
+from energylm.apps.study.store import StudyStore
+from energylm.apps.study.verbs import StudyInvite
 from energylm.errors import ConfigError
+from energylm.records import Record
 
 LONGEST_LABEL = 80
 
 
 @dataclass(frozen=True)
-class Invitation:
+class Invitation(Record):
     """A rater's name and personal link; or "owner" and the token that opens the owner's view."""
 
     label: str
-    secret: str
+    secret: str = field(repr=False)
 
 
-def invite(
-    folder: Path, *, labels: Sequence[str] = (), raters: int = 0, owner: bool = False, url: str
-) -> list[Invitation]:
-    """New raters by `labels`, and `raters` more by number; with `owner` a new owner's token, which ends any other.
+@dataclass(frozen=True)
+class Invitations(Record):
+    invitations: tuple[Invitation, ...]
+
+
+def invite(wanted: StudyInvite) -> Invitations:
+    """New raters by label, and more by number; with `owner` a new owner's token, which ends any other.
 
     Either all names are good and free, or nobody is invited.
     """
-    address = _checked_address(url)
-    with StudyStore.open(folder) as store:
+    address = _checked_address(wanted.url)
+    with StudyStore.open(wanted.study) as store:
         store.refuse_people()
-        names = _names(labels, raters, taken=[one.rater.label for one in store.progress().raters], owner=owner)
-        found = []
-        for name in names:
+        invitations = []
+        for name in _names(wanted, taken=_labels(store)):
             token = new_token()
             store.add_rater(name, hash_token(token))
-            found.append(Invitation(name, f"{address}/r/{token}"))
-        if owner:
+            invitations.append(Invitation(name, f"{address}/r/{token}"))
+        if wanted.owner:
             token = new_token()
             store.set_owner_hash(hash_token(token))
-            found.append(Invitation("owner", token))
-    return found
+            invitations.append(Invitation("owner", token))
+    return Invitations(tuple(invitations))
 
 
-def plan(folder: Path, *, labels: Sequence[str] = (), raters: int = 0, owner: bool = False, url: str) -> str:
+def describe_invitations(wanted: StudyInvite) -> str:
     """What `invite` would do, in words; everything that can be checked without writing is."""
-    study, address = read_study(folder), _checked_address(url)
+    study, address = read_study(wanted.study), _checked_address(wanted.url)
     taken: list[str] = []
-    if (folder / DATABASE_FILE).exists():
-        with StudyStore.open(folder) as store:
-            taken = [one.rater.label for one in store.progress().raters]
-    names = _names(labels, raters, taken=taken, owner=owner)
-    also = " and make a new owner's token" if owner else ""
+    if (study.folder / DATABASE_FILE).exists():
+        with StudyStore.open(wanted.study) as store:
+            taken = _labels(store)
+    names = _names(wanted, taken=taken)
+    also = " and make a new owner's token" if wanted.owner else ""
     return (
         f"would invite {len(names):,} raters ({', '.join(names[:3])}{' …' if len(names) > 3 else ''}) to "
         f"{len(study.pairs):,} pairs at {address}{also}; {len(taken):,} are invited already"
     )
 
 
-def _names(labels: Sequence[str], raters: int, *, taken: Sequence[str], owner: bool) -> list[str]:
-    if not labels and not raters and not owner:
+def _labels(store: StudyStore) -> list[str]:
+    return [standing.rater.label for standing in store.progress().raters]
+
+
+def _names(wanted: StudyInvite, *, taken: Sequence[str]) -> list[str]:
+    labels, raters = wanted.labels, wanted.raters
+    if not labels and not raters and not wanted.owner:
         raise ConfigError("nobody to invite; give --raters 10, --label NAME or --owner")
     known = set(taken)
     for label in labels:

@@ -18,8 +18,8 @@ from starlette.responses import RedirectResponse, Response
 
 from energylm.apps.pages import Pages, pages_of
 from energylm.apps.security import SafeJSON, error_answer, hash_token, new_token, token_matches
-from energylm.data.study_records import Standing
-from energylm.data.study_store import StudyStore
+from energylm.apps.study.records import Standing
+from energylm.apps.study.store import StudyStore
 from energylm.estimators.rater_agreement import krippendorff_alpha
 
 COOKIE = "energylm_owner"

@@ -58,7 +58,7 @@ def test_new_simulate_report_export(files, study):
     code, out, err = study("report", "s", "-o", "out", "--json", "outcome.json")
     assert code == 0 and out.startswith("| model 1 (baseline) |") and "report: " in err
     assert (files / "out" / "report.html").exists()
-    assert json.loads((files / "outcome.json").read_text())["votes"]["given"] == 60
+    assert json.loads((files / "outcome.json").read_text())["outcome"]["votes"]["given"] == 60
     code, out, _ = study("export", "s")
     answers = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and sum(answer["kind"] == "pair" for answer in answers) == 60
@@ -72,16 +72,16 @@ def test_new_simulate_report_export(files, study):
     ("arguments", "said"),
     [
         ((*NEW[:5], "--real", "real.jsonl"), "two models or more"),
-        (("new", "-o", "s", "--completions", "base.jsonl"), "not of the form NAME=VALUE"),
+        (("new", "-o", "s", "--completions", "base.jsonl"), "not of the form NAME=FILE"),
         (NEW, "prefixes with a real ending are needed"),
         ((*NEW, *SMALL, "--compare", "base"), "not of the form BASELINE:MODEL"),
         ((*NEW, *SMALL, "--compare", "base:jiont"), "names 'jiont'"),
-        ((*NEW, *SMALL, "--candidates", "9"), "--candidates goes with --model"),
+        ((*NEW, *SMALL, "--candidates", "9"), "--candidates goes with models"),
         ((*NEW, *SMALL, "--set", "design.tise=true"), "did you mean 'design.ties'"),
         ((*NEW, *SMALL, "--raters-per-pair", "0"), "--raters-per-pair"),
         ((*NEW[:1], *NEW[3:], *SMALL), "--output FOLDER"),
         (("new", "-o", "s", "--completions", "a=no.jsonl", "--completions", "b=no.jsonl"), "no.jsonl does not exist"),
-        (("new", "-o", "s", "--model", "a=x", "--model", "b=y"), "windows"),
+        (("new", "-o", "s", "--model", "a=x", "--model", "b=y"), "prefixes of a source"),
         (("new", "-o", ".", *NEW[3:], *SMALL), "never written over"),
         (("report", "no"), "holds no study.json"),
         (("export", "no"), "holds no study.json"),

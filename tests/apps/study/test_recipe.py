@@ -16,12 +16,12 @@ def recipe(model_folder, energy_folder, corpus_folder, tmp_path):
     values = load_recipe("deng2020/table2").model_dump(mode="json", exclude_unset=True)
     mini = values["scales"]["mini"]
     study, panel = mini["steps"]["study"], mini["steps"]["panel"]
-    place = {"@base": str(model_folder), "@balm": str(model_folder), "@unit": str(energy_folder)}
+    folders = {"@base": str(model_folder), "@balm": str(model_folder), "@unit": str(energy_folder)}
     for model in study["models"]:
-        model["language_model"] = place[model["language_model"]]
+        model["language_model"] = folders[model["language_model"]]
         if "energy" in model:
             model |= {"energy": str(energy_folder), "candidates": 4}
-    study |= {"windows": {"length": 20, "prefix": 12, "split": "train", "source": str(corpus_folder)}, "pairs": 8}
+    study |= {"length": 20, "prefix_tokens": 12, "split": "train", "source": str(corpus_folder), "pairs": 8}
     study["design"] = {"max_pairs_per_rater": 24, "qualification": {"items": 6}}
     panel |= {"good": 6, "random": 1, "lazy": 1}
     values["steps"] = {name: values["steps"][name] for name in ("study", "panel")}
@@ -35,8 +35,8 @@ def test_from_models_to_table_2(recipe, tmp_path):
     store = ArtefactStore(tmp_path / "store")
     done = reproduce(recipe, scale="mini", output=tmp_path / "out", store=store)
     found = done.steps["panel"].result
-    assert {"base_unit", "base_bit", "base_balm", "balm_unit", "balm_bit", "exclusions", "strengths"} <= set(found)
-    assert found["votes"]["given"] == 5 * 8 * 3
+    assert set(found["outcome"]["comparisons"]) == {"base_unit", "base_bit", "base_balm", "balm_unit", "balm_bit"}
+    assert found["outcome"]["votes"]["given"] == 5 * 8 * 3 and set(found["exclusions"]) == {"good", "random", "lazy"}
     assert all(claim.verdict in ("holds", "does not hold") for claim in done.claims)
     page = done.report.read_text()
     assert "THE RATERS ARE SIMULATED" in page and "Published, from people" in page

@@ -1,7 +1,6 @@
 """A small study without any model: texts tell who wrote them, so that tests can see what a rater must not."""
 
-from energylm.config.study import StudyDesign
-from energylm.data.study_items import Known, Pair, item_id, write_study
+from energylm.apps.study.design import Known, Pair, StudyDesign, item_id, write_study
 
 
 def toy_study(folder, *, pairs=6, checks=4, models=("base", "joint"), qualification=4, **design):

@@ -7,8 +7,7 @@ A pair goes to at most `raters_per_pair` raters at a time and never twice to one
 `abandon_after_seconds` and another rater could take it, it is handed over; its first rater may still answer as long as
 nobody has taken it.
 
-Relations  `study_items` the folder; `study_turns` what comes next; `study_tables` the database; `study_queries` its
-statements; `study_records` what goes in and out.
+Relations  `design` the folder; `turns` what comes next; `database` the tables; `records` what goes in and out.
 """
 
 import math
@@ -18,29 +17,60 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from energylm.data.study_items import DATABASE_FILE, Pair, Study, read_study
-from energylm.data.study_queries import (
-    ALL_ANSWERS,
-    HAND_OUT,
-    HANDS,
-    OLDEST,
-    RELEASE,
-    STORE,
-    TAKEN,
-    TOUCH,
-    TURN,
-    TURNS,
-    VOTES,
-)
-from energylm.data.study_records import CHOICES, Answer, Choice, Item, Outcome, Progress, Rater, Standing
-from energylm.data.study_tables import FACTS, RATERS, open_database, transaction
-from energylm.data.study_turns import Turn, may_have_more_pairs, next_turn, shown, standing, ties_allowed, writers
+from energylm.apps.study.database import ANSWERS, ASSIGNMENTS, FACTS, RATERS, open_database, transaction
+from energylm.apps.study.design import DATABASE_FILE, Pair, Study, read_study
+from energylm.apps.study.records import CHOICES, Item, Outcome, Rater, RaterChoice, Standing, StudyAnswer, StudyProgress
+from energylm.apps.study.turns import Turn, may_have_more_pairs, next_turn, shown, standing, ties_allowed, writers
 from energylm.errors import DataError
 
 _STUDY, _OWNER, _SIMULATED = "study", "owner", "simulated"  # facts
+
+# Statements are built once: building one costs more than SQLite takes to answer it.
+_BOTH = ASSIGNMENTS.outerjoin(ANSWERS, ANSWERS.c.assignment_id == ASSIGNMENTS.c.id)
+_IS_MINE = ASSIGNMENTS.c.rater_id == bindparam("rater")
+_IS_ITEM = ASSIGNMENTS.c.item == bindparam("item")
+_IS_ANSWERED, _IS_KEPT = ANSWERS.c.id.is_not(None), ASSIGNMENTS.c.released_at.is_(None)
+TURNS = (  # what a rater was handed, in order
+    select(ASSIGNMENTS, ANSWERS.c.choice, ANSWERS.c.answered_at)
+    .select_from(_BOTH)
+    .where(_IS_MINE)
+    .order_by(ASSIGNMENTS.c.position)
+)
+TURN = TURNS.where(_IS_ITEM)  # one item of it
+HANDS = select(func.count()).select_from(_BOTH).where(_IS_ITEM, _IS_KEPT)  # on one pair
+TAKEN = (  # pairs that want no more hands
+    select(ASSIGNMENTS.c.item)
+    .select_from(_BOTH)
+    .where(ASSIGNMENTS.c.kind == "pair", _IS_KEPT, or_(_IS_ANSWERED, ASSIGNMENTS.c.touched_at > bindparam("since")))
+    .group_by(ASSIGNMENTS.c.item)
+    .having(func.count() >= bindparam("most"))
+)
+OLDEST = (  # who has left a pair lying longest
+    select(ASSIGNMENTS.c.id)
+    .select_from(_BOTH)
+    .where(_IS_ITEM, _IS_KEPT, ~_IS_ANSWERED)
+    .order_by(ASSIGNMENTS.c.touched_at)
+    .limit(1)
+)
+VOTES = (  # on each pair
+    select(ASSIGNMENTS.c.item, func.count().label("votes"))
+    .select_from(_BOTH)
+    .where(ASSIGNMENTS.c.kind == "pair", _IS_ANSWERED)
+    .group_by(ASSIGNMENTS.c.item)
+)
+ALL_ANSWERS = (  # in order
+    select(ASSIGNMENTS, ANSWERS.c.choice, ANSWERS.c.seconds, ANSWERS.c.answered_at, RATERS.c.label)
+    .select_from(_BOTH.join(RATERS, RATERS.c.id == ASSIGNMENTS.c.rater_id))
+    .where(_IS_ANSWERED)
+    .order_by(ANSWERS.c.id)
+)
+HAND_OUT, STORE = insert(ASSIGNMENTS), insert(ANSWERS)
+_CHANGE = update(ASSIGNMENTS).where(ASSIGNMENTS.c.id == bindparam("assignment"))
+TOUCH = _CHANGE.values(touched_at=bindparam("now"))
+RELEASE = _CHANGE.values(released_at=bindparam("now"))
 
 
 class StudyStore:
@@ -75,7 +105,9 @@ class StudyStore:
         values = {"label": label, "token_hash": token_hash, "created_at": self._clock()}
         try:
             with self._writing() as database:
-                return int(database.execute(insert(RATERS).values(values)).inserted_primary_key[0])
+                key = database.execute(insert(RATERS).values(values)).inserted_primary_key
+                assert key is not None
+                return int(key[0])
         except IntegrityError:
             raise DataError(f"a rater called {label!r} (or with this token) is there already; choose another") from None
 
@@ -127,7 +159,7 @@ class StudyStore:
             database.execute(HAND_OUT, values)
             return shown(self.study, new)
 
-    def answer(self, rater_id: int, item_id: str, choice: Choice, seconds: float) -> Outcome:
+    def answer(self, rater_id: int, item_id: str, choice: RaterChoice, seconds: float) -> Outcome:
         """Store one answer. Sent again it changes nothing; another answer to the same item is refused."""
         if choice not in CHOICES:
             raise DataError(f"an answer is one of {', '.join(CHOICES)}, came {choice!r:.40}")
@@ -161,13 +193,13 @@ class StudyStore:
             turns, complete = self._turns(database, rater_id), self._complete(self._votes(database))
         return standing(self.study, Rater(row.id, row.label), turns, complete=complete)
 
-    def progress(self) -> Progress:
+    def progress(self) -> StudyProgress:
         with self._reading() as database:
             votes = self._votes(database)
             raters = database.execute(select(RATERS).order_by(RATERS.c.id)).all()
             turns = {row.id: self._turns(database, row.id) for row in raters}
         complete = self._complete(votes)
-        return Progress(
+        return StudyProgress(
             pairs=len(self.study.pairs),
             pairs_complete=len(complete),
             votes=sum(votes.values()),
@@ -178,14 +210,14 @@ class StudyStore:
             ),
         )
 
-    def answers(self) -> Iterator[Answer]:
+    def answers(self) -> Iterator[StudyAnswer]:
         """All answers in the order in which they were stored."""
         with self._reading() as database:
             rows = database.execute(ALL_ANSWERS).all()
         for row in rows:
             turn = _turn(row)
             left, right = writers(self.study, turn)
-            yield Answer(
+            yield StudyAnswer(
                 rater=row.label,
                 item=turn.item,
                 kind=turn.kind,

@@ -12,8 +12,8 @@ from collections import Counter
 
 import pytest
 
-from energylm.data.study_items import read_study
-from energylm.data.study_store import StudyStore
+from energylm.apps.study.design import read_study
+from energylm.apps.study.store import StudyStore
 from energylm.errors import DataError
 
 
@@ -360,7 +360,7 @@ def test_threads_lose_no_vote_and_share_no_pair_too_often(tmp_path):
 
 WRITER = """
     import sys
-    from energylm.data.study_store import StudyStore
+    from energylm.apps.study.store import StudyStore
 
     store = StudyStore.open(sys.argv[1])
     rater = store.add_rater(sys.argv[2], sys.argv[2])

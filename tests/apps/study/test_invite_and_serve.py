@@ -1,16 +1,14 @@
-"""`energylm study invite` and `energylm study serve`, but for the serving itself (tests/web)."""
+"""`energylm study invite` and `energylm study serve`, but for the serving itself (test_server)."""
 
 import re
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
 from energylm.apps.security import hash_token, token_matches
-from energylm.cli import main as program
-from energylm.config.study import StudyDesign
-from energylm.data.study_items import Pair, write_study
-from energylm.data.study_store import StudyStore
+from energylm.apps.study.design import Pair, StudyDesign, write_study
+from energylm.apps.study.store import StudyStore
+from energylm.apps.study.verbs import StudyInvite, StudyServe
 from energylm.errors import ConfigError, DataError
 
 
@@ -23,19 +21,16 @@ def folder(tmp_path):
     return tmp_path / "study"
 
 
-def energylm(*arguments):
-    return CliRunner().invoke(program.app, [str(argument) for argument in arguments])
-
-
 def labels(folder):
     with StudyStore.open(folder) as store:
         return [one.rater.label for one in store.progress().raters]
 
 
-def test_links_are_printed_once_and_kept_as_hashes(folder):
-    done = energylm("study", "invite", folder, "--raters", 2, "--label", "ada", "--url", "https://study.example.org/")
-    assert done.exit_code == 0
-    lines = [line.split("\t") for line in done.stdout.splitlines()]
+def test_links_are_printed_once_and_kept_as_hashes(energylm, folder):
+    wanted = ("--raters", 2, "--label", "ada", "--url", "https://study.example.org/")
+    code, out, _ = energylm("study", "invite", folder, *wanted)
+    assert code == 0
+    lines = [line.split("\t") for line in out.splitlines()]
     assert [name for name, _ in lines] == ["ada", "rater-001", "rater-002"]
     tokens = [re.fullmatch(r"https://study\.example\.org/r/([\w-]{32})", link).group(1) for _, link in lines]
     assert len(set(tokens)) == 3
@@ -45,14 +40,14 @@ def test_links_are_printed_once_and_kept_as_hashes(folder):
     assert not [token for token in tokens if token.encode() in everything]
 
 
-def test_numbers_go_on(folder):
+def test_numbers_go_on(energylm, folder):
     energylm("study", "invite", folder, "--raters", 2)
     energylm("study", "invite", folder, "--raters", 1, "--label", "rater-007")
     assert labels(folder) == ["rater-001", "rater-002", "rater-007", "rater-008"]
 
 
-def test_a_new_owners_token_ends_the_old_one(folder):
-    first, second = (energylm("study", "invite", folder, "--owner").stdout.split("\t") for _ in range(2))
+def test_a_new_owners_token_ends_the_old_one(energylm, folder):
+    first, second = (energylm("study", "invite", folder, "--owner")[1].split("\t") for _ in range(2))
     assert first[0] == second[0] == "owner"
     with StudyStore.open(folder) as store:
         digest = store.owner_hash()
@@ -72,30 +67,30 @@ def test_a_new_owners_token_ends_the_old_one(folder):
     ],
 )
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]], ids=["invite", "dry"])
-def test_mistakes_invite_nobody(folder, options, says, dry):
-    done = energylm("study", "invite", folder, *options, *dry)
-    assert isinstance(done.exception, ConfigError) and says in str(done.exception) and done.stdout == ""
+def test_mistakes_invite_nobody(energylm, folder, options, says, dry):
+    code, out, err = energylm("study", "invite", folder, *options, *dry)
+    assert code == 2 and out == "" and says in err and err.count("\n") == 1
     assert labels(folder) == []
 
 
-def test_a_dry_run_writes_nothing(folder):
+def test_a_dry_run_writes_nothing(energylm, folder):
     before = sorted(folder.iterdir())
-    done = energylm("study", "invite", folder, "--raters", 5, "--owner", "--dry-run")
-    assert done.stdout.startswith("would invite 5 raters (rater-001, rater-002, rater-003 …) to 1 pairs at http://")
-    assert energylm("study", "serve", folder, "--dry-run").stdout == (
+    _, out, _ = energylm("study", "invite", folder, "--raters", 5, "--owner", "--dry-run")
+    assert out.startswith("would invite 5 raters (rater-001, rater-002, rater-003 …) to 1 pairs at http://")
+    assert energylm("study", "serve", folder, "--dry-run")[1] == (
         "would serve 1 pairs for 3 votes on 127.0.0.1 port 8321\n"
     )
     assert sorted(folder.iterdir()) == before
 
 
-def test_what_is_no_study_is_said(tmp_path):
-    for verb in (["invite", "--raters", "1"], ["serve"]):
-        done = energylm("study", verb[0], tmp_path, *verb[1:])
-        assert isinstance(done.exception, DataError) and "holds no study.json" in str(done.exception)
+@pytest.mark.parametrize("verb", [StudyInvite, StudyServe])
+def test_what_is_no_study_is_said(tmp_path, verb):
+    with pytest.raises(DataError, match=r"holds no study\.json"):
+        verb.checked({"study": str(tmp_path)} | ({"raters": 1} if verb is StudyInvite else {})).run()
 
 
-def test_an_absent_extra_is_one_line(folder, monkeypatch):
+@pytest.mark.parametrize("verb", [StudyInvite, StudyServe])
+def test_an_absent_extra_is_one_line(folder, monkeypatch, verb):
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    for verb in (["invite", "--raters", "1"], ["serve"]):
-        done = energylm("study", verb[0], folder, *verb[1:])
-        assert isinstance(done.exception, ConfigError) and "pip install 'energylm[web]'" in str(done.exception)
+    with pytest.raises(ConfigError, match=r"needs sqlalchemy: pip install 'energylm\[web\]'"):
+        verb(study=str(folder)).run()

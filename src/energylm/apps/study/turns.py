@@ -6,7 +6,7 @@
 A block that is begun ends with its check even if pairs run out. Orders, sides and places are functions of (seed, rater,
 item), so a study can be replayed.
 
-Relations  `study_store` remembers turns and knows which pair is free.
+Relations  `store` remembers turns and knows which pair is free.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from energylm.data.study_items import REAL, Kind, Known, Pair, Study
-from energylm.data.study_records import Choice, Item, Rater, Stage, Standing
+from energylm.apps.study.design import REAL, Kind, Known, Pair, Study
+from energylm.apps.study.records import Item, Rater, RaterChoice, Stage, Standing
 from energylm.randomness import derive_seed, shuffled
 
 
@@ -30,7 +30,7 @@ class Turn:
     position: int
     block: int | None
     swapped: bool
-    choice: Choice | None = None  # None: not answered
+    choice: RaterChoice | None = None  # None: not answered
     released: bool = False  # handed over to another rater
     seen_at: float = 0.0  # when it was handed out or answered last
     assignment: int = 0  # its row in the store

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from energylm.data.study_records import Answer
-from energylm.evaluation.study_outcome import study_outcome
-from energylm.evaluation.study_report import odds_table, preference_table, rules, study_sections
-from energylm.evaluation.study_votes import sift
+from energylm.apps.study.records import StudyAnswer
+from energylm.apps.study.report import odds_table, preference_table, rules, study_sections
+from energylm.apps.study.votes import sift, study_outcome
 from energylm.report.report import write_report
 
 
@@ -20,7 +19,9 @@ class Hand:
 
     def _add(self, item, kind, block, left, right, choice):
         self.given.append(
-            Answer(self.name, item, kind, self.position, block, left, right, choice, 1.0, float(self.position), 0.0)
+            StudyAnswer(
+                self.name, item, kind, self.position, block, left, right, choice, 1.0, float(self.position), 0.0
+            )
         )
         self.position += 1
         return self
@@ -106,22 +107,22 @@ def votes_on(study, *by_pair):
 def test_outcome_by_hand(study):
     """jjj, jjb, bb, jb, t and a pair without votes: 2 wins, 1 loss, 2 ties of 5."""
     outcome = study_outcome(study, votes_on(study, "jjj", "jjb", "bb", "jb", "t"))
-    (one,) = outcome.comparisons
+    (one,) = outcome.comparisons.values()
     found = one.preference
     assert (found.wins, found.ties, found.losses, found.n, one.pairs) == (2, 2, 1, 5, 6)
     assert (found.strict.interval.value, found.inclusive.interval.value) == (0.4, 0.8)
-    assert outcome.kept == outcome.votes == 11 and outcome.judged_pairs == 4
+    assert outcome.votes.kept == outcome.votes.given == 11 and outcome.judged_pairs == 4
     assert outcome.strengths is None  # two models: the rate says it
 
 
 def test_table_2_layout_with_and_without_ties(study):
-    tied = preference_table(study, study_outcome(study, votes_on(study, "jjj", "jb", "bb")))
+    tied = preference_table(study_outcome(study, votes_on(study, "jjj", "jb", "bb")))
     assert [row[1] for row in tied.rows] == ["<", "≤", "< decided"]
     assert [row[-1] for row in tied.rows] == [3, 3, 2]  # n of each row
     assert [round(row[3], 2) for row in tied.rows] == [33.33, 66.67, 50.0]
-    clear = preference_table(study, study_outcome(study, votes_on(study, "jjj", "bb")))
+    clear = preference_table(study_outcome(study, votes_on(study, "jjj", "bb")))
     assert [row[:4] for row in clear.rows] == [["base", "<", "joint", 50.0]]
-    empty = preference_table(study, study_outcome(study, []))
+    empty = preference_table(study_outcome(study, []))
     assert empty.rows[0][4] == "no votes" and empty.rows[0][-1] == 0
 
 
@@ -131,8 +132,8 @@ def test_three_models_get_strengths(study_toy, tmp_path):
     for number, pair in enumerate(study.pairs):
         hand.vote(number, 0, max(pair.first_model, pair.second_model) if number % 4 else pair.first_model)
     outcome = study_outcome(study, hand.given)
-    assert [(one.first, one.second) for one in outcome.comparisons] == [("a", "b"), ("a", "c"), ("b", "c")]
-    low, middle, high = outcome.strengths.strength_M
+    assert [(one.first, one.second) for one in outcome.comparisons.values()] == [("a", "b"), ("a", "c"), ("b", "c")]
+    low, middle, high = (outcome.strengths[model].value for model in "abc")
     assert low < middle < high
     assert outcome.to_json()["strengths"]["c"]["lower"] < high
     titles = [section.title for section in study_sections(study, outcome, simulated=False)]

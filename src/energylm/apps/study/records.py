@@ -1,15 +1,16 @@
 """What a study's store hands out and takes in: plain records, free of any database.
 
-`Item` is all that a rater's page may know; `Answer` is what is exported and reported.
+`Item` is all that a rater's page may know; `StudyAnswer` is what is exported and reported.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from energylm.data.study_items import Kind
+from energylm.apps.study.design import Kind
+from energylm.records import Record
 
-Choice = Literal["left", "right", "tie"]
-CHOICES: tuple[Choice, ...] = ("left", "right", "tie")
+RaterChoice = Literal["left", "right", "tie"]
+CHOICES: tuple[RaterChoice, ...] = ("left", "right", "tie")
 Stage = Literal["qualification", "study", "failed", "finished"]
 
 
@@ -46,8 +47,10 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Answer:
+class StudyAnswer(Record):
     """One stored answer with order and side."""
+
+    computed = ("preferred",)
 
     rater: str
     item: str
@@ -56,7 +59,7 @@ class Answer:
     block: int | None  # of comparisons that share a check; None in the qualification
     left: str  # who wrote it: a model's name, "real" or "shuffled"
     right: str
-    choice: Choice
+    choice: RaterChoice
     seconds: float
     opened_at: float  # Unix time
     answered_at: float
@@ -65,9 +68,6 @@ class Answer:
     def preferred(self) -> str | None:
         """Who wrote the text that was preferred; None for a tie."""
         return {"left": self.left, "right": self.right, "tie": None}[self.choice]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"preferred": self.preferred}
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Progress:
+class StudyProgress:
     pairs: int
     pairs_complete: int  # with all their votes
     votes: int

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from energylm.config.study import PanelConfig, StudyConfig
-from energylm.data.study_items import read_study
-from energylm.data.study_store import StudyStore
+from energylm.apps.study.design import read_study
+from energylm.apps.study.making import describe_study, new_study
+from energylm.apps.study.new import StudyNew
+from energylm.apps.study.panel import Panel, expected_exclusions, planted_rates, run_panel
+from energylm.apps.study.report import exported_answers, report_study
+from energylm.apps.study.simulate import StudySimulate
+from energylm.apps.study.store import StudyStore
+from energylm.apps.study.verbs import StudyInvite, StudyServe
 from energylm.errors import BusyError, ConfigError, DataError
 from energylm.files import folder_lock
-from energylm.pipelines.study_new import describe_study, new_study
-from energylm.pipelines.study_panel import expected_exclusions, planted_rates, run_panel
-from energylm.pipelines.study_report import answer_lines, report_study
 
 
 def write_completions(folder, name, prefixes, text=None):
@@ -28,7 +30,7 @@ def study_config(folder, *, prefixes=40, models=("base", "joint"), **settings):
     files = [{"name": name, "file": write_completions(folder, name, prefixes)} for name in models]
     defaults = {"pairs": 20, "design": {"qualification": {"items": 4}, "max_pairs_per_rater": 9}}
     real = write_completions(folder, "truth", prefixes)
-    return StudyConfig.checked(defaults | {"completions": files, "real": real} | settings)
+    return StudyNew.checked(defaults | {"completions": files, "real": real} | settings)
 
 
 def test_pairs_checks_and_qualification_share_no_prefix(tmp_path):
@@ -139,24 +141,27 @@ def test_bad_lines_are_named(tmp_path, line, said):
         ({"completions": [{"name": n, "file": "x"} for n in "ab"], "comparisons": [["a", "z"]]}, "names 'z'"),
         ({"completions": [{"name": n, "file": "x"} for n in "ab"], "comparisons": [["a", "a"]]}, "with itself"),
         ({}, "either completions"),
-        ({"models": [{"name": n, "language_model": "x"} for n in "ab"]}, "windows"),
+        ({"models": [{"name": n, "language_model": "x"} for n in "ab"]}, "of a source"),
         ({"design": {"qualification": {"pass_mark": 0.5}}}, "greater than 0.5"),
     ],
 )
 def test_bad_configs_are_one_line(settings, said):
     with pytest.raises(ConfigError) as refused:
-        StudyConfig.checked(settings)
+        StudyNew.checked(settings)
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_models_complete_windows_of_a_corpus(tmp_path, model_folder, energy_folder, corpus_folder):
-    config = StudyConfig.checked(
+    config = StudyNew.checked(
         {
             "models": [
                 {"name": "base", "language_model": str(model_folder)},
                 {"name": "joint", "language_model": str(model_folder), "energy": str(energy_folder), "candidates": 4},
             ],
-            "windows": {"source": str(corpus_folder), "split": "train", "length": 20, "prefix": 12},
+            "source": str(corpus_folder),
+            "split": "train",
+            "length": 20,
+            "prefix_tokens": 12,
             "pairs": 6,
             "design": {"qualification": {"items": 2}, "max_pairs_per_rater": 3},
         }
@@ -168,20 +173,23 @@ def test_models_complete_windows_of_a_corpus(tmp_path, model_folder, energy_fold
     again = new_study(config, output=tmp_path / "t", salt="x").study
     assert again.pairs == made.pairs and again.digest == made.digest
     assert not (tmp_path / ".s.drawing").exists()
-    missing = config.model_copy(update={"windows": config.windows.model_copy(update={"source": "no/such"})})
+    missing = config.model_copy(update={"source": "no/such"})
     with pytest.raises(DataError, match="does not exist"):
         describe_study(missing)
 
 
 def test_killed_while_models_draw_it_goes_on(tmp_path, model_folder, corpus_folder, monkeypatch):
     """Stopped in its second block; the first is not drawn again, and the study is the undisturbed one's."""
+    from energylm.apps.study import completions as study_completions
     from energylm.bundles.language_model import LanguageModel
-    from energylm.pipelines import study_completions
 
-    config = StudyConfig.checked(
+    config = StudyNew.checked(
         {
             "models": [{"name": name, "language_model": str(model_folder)} for name in ("base", "again")],
-            "windows": {"source": str(corpus_folder), "split": "train", "length": 20, "prefix": 12},
+            "source": str(corpus_folder),
+            "split": "train",
+            "length": 20,
+            "prefix_tokens": 12,
             "pairs": 6,
             "design": {"qualification": {"items": 2}, "max_pairs_per_rater": 3},
         }
@@ -212,19 +220,19 @@ def panel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("panel")
     design = {"max_pairs_per_rater": 24}
     made = new_study(study_config(folder, prefixes=400, pairs=333, design=design), output=folder / "s", salt="panel")
-    config = PanelConfig(study=str(folder / "s"), strengths={"joint": 0.8}, seed=3)
-    beforehand = {one.temper: one for one in expected_exclusions(made.study, config)}
+    config = StudySimulate(study=str(folder / "s"), strengths={"joint": 0.8}, seed=3)
+    beforehand = {of.kind: of for of in expected_exclusions(made.study, config)}
     planted = planted_rates(made.study, config)
     return beforehand, planted, run_panel(config, output=folder / "out"), folder
 
 
 def test_the_panel_finds_what_was_planted(panel):
     _, planted, done, _ = panel
-    (one,) = done.outcome.comparisons
+    one = done.outcome.comparisons["base_joint"]
     assert planted["base < joint"] > 0.6 and done.planted == planted
     assert one.preference.decided.p_value < 1e-4 and one.preference.decided.interval.lower > 0.5
     assert one.preference.inclusive.interval.value > one.preference.strict.interval.value
-    assert done.outcome.votes == 999 and done.outcome.alpha > 0.05
+    assert done.outcome.votes.given == 999 and done.outcome.alpha > 0.05
 
 
 def test_the_panel_excludes_at_the_rates_computed_beforehand(panel):
@@ -233,17 +241,17 @@ def test_the_panel_excludes_at_the_rates_computed_beforehand(panel):
     assert round(beforehand["random"].not_qualified, 3) == 0.924
     assert round(beforehand["lazy"].dropped, 3) == 0.855 and beforehand["lazy"].checks == 8
     assert beforehand["good"].not_qualified < 0.001 and round(beforehand["good"].dropped, 3) == 0.038
-    for one in done.exclusions:
-        assert one.expected_not_qualified == beforehand[one.temper].not_qualified
+    for kind, one in done.exclusions.items():
+        assert one.expected_not_qualified == beforehand[kind].not_qualified
         assert min(one.p_not_qualified, one.p_dropped) > 0.001
-    lazy = done.exclusions[2]
+    lazy = done.exclusions["lazy"]
     assert binomtest(lazy.dropped, lazy.checked, beforehand["good"].dropped).pvalue < 1e-6  # as readers they would show
 
 
 def test_the_panels_p_value_is_scipys_on_the_kept_votes(panel):
     """Counted again from the exported answers, by rules written here a second time."""
     _, _, done, folder = panel
-    answers = [json.loads(line) for line in answer_lines(folder / "s")]
+    answers = [json.loads(line) for line in exported_answers(folder / "s").lines]
     checks, votes = {}, {}
     for answer in answers:
         if answer["kind"] == "check":
@@ -254,7 +262,7 @@ def test_the_panels_p_value_is_scipys_on_the_kept_votes(panel):
             votes.setdefault(answer["item"], []).append(1 if answer["preferred"] == "joint" else -1)
     sums = [sum(given) for given in votes.values()]
     wins, ties = sum(s > 0 for s in sums), sum(s == 0 for s in sums)
-    found = done.outcome.comparisons[0].preference
+    found = done.outcome.comparisons["base_joint"].preference
     assert (found.wins, found.ties, found.n) == (wins, ties, len(sums))
     assert found.strict.p_value == binomtest(wins, len(sums), 0.5, alternative="greater").pvalue
     assert found.inclusive.p_value == binomtest(wins + ties, len(sums), 0.5, alternative="greater").pvalue
@@ -267,34 +275,29 @@ def test_the_panel_says_that_it_is_simulated(panel):
     report = report_study(folder / "s", output=folder / "again")
     assert "simulated" in (folder / "again" / "report.html").read_text()  # the study remembers it
     assert report.outcome == done.outcome  # the same votes, read back from the store
-    assert report.page.exists() and "votes count" in report.summary()
+    assert report.report.exists() and "votes count" in report.summary()
 
 
 def test_a_panel_does_not_mix_with_people(panel):
-    from typer.testing import CliRunner
-
-    from energylm.apps.study.links import invite
-    from energylm.cli.main import app
-
     _, _, _, folder = panel
     with pytest.raises(DataError, match="has raters already"):
-        run_panel(PanelConfig(study=str(folder / "s")))
+        run_panel(StudySimulate(study=str(folder / "s")))
     with pytest.raises(DataError, match="answered by a simulated panel"):
-        invite(folder / "s", raters=1, url="http://127.0.0.1")
-    served = CliRunner().invoke(app, ["study", "serve", str(folder / "s"), "--port", "0"])
-    assert isinstance(served.exception, DataError) and "simulated panel" in str(served.exception)
+        StudyInvite(study=str(folder / "s"), raters=1).run()
+    with pytest.raises(DataError, match="answered by a simulated panel"):
+        StudyServe(study=str(folder / "s"), port=0).run()
     with pytest.raises(ConfigError, match="strengths name 'jiont'"):
-        run_panel(PanelConfig(study=str(folder / "s"), strengths={"jiont": 1.0}))
+        run_panel(StudySimulate(study=str(folder / "s"), strengths={"jiont": 1.0}))
 
 
 def test_a_panel_with_ties(tmp_path):
     settings = {"design": {"ties": True, "qualification": {"items": 4}, "max_pairs_per_rater": 12}}
     new_study(study_config(tmp_path, **settings), output=tmp_path / "s", salt="panel")
-    panel = PanelConfig(study=str(tmp_path / "s"), good=8, random=1, lazy=0, tie_rate=0.5, strengths={"joint": 1.0})
+    panel = StudySimulate(study=str(tmp_path / "s"), good=8, random=1, lazy=0, tie_rate=0.5, strengths={"joint": 1.0})
     done = run_panel(panel)
     with StudyStore.open(tmp_path / "s") as store:
         choices = Counter(answer.choice for answer in store.answers() if answer.kind == "pair")
-    assert choices["tie"] > 10 and done.outcome.comparisons[0].preference.ties > 0
+    assert choices["tie"] > 10 and done.outcome.comparisons["base_joint"].preference.ties > 0
 
 
 def test_reading_makes_no_database(tmp_path):
@@ -307,7 +310,7 @@ def test_reading_makes_no_database(tmp_path):
 def test_planted_rates_by_sampling(tmp_path):
     """E[p²(3 − 2p)] against 20,000 simulated majorities: 5 standard errors, a false alarm once in 1.7 million."""
     study = new_study(study_config(tmp_path), output=tmp_path / "s").study
-    config = PanelConfig(study="s", strengths={"joint": 0.6}, spread=1.5)
+    config = StudySimulate(study="s", strengths={"joint": 0.6}, spread=1.5)
     random = np.random.default_rng(0)
     chance = 1 / (1 + np.exp(-(0.6 + 1.5 * random.standard_normal(20_000))))
     majorities = random.binomial(3, chance) >= 2
@@ -316,3 +319,45 @@ def test_planted_rates_by_sampling(tmp_path):
     assert abs(majorities.mean() - expected) < 5 * error
     alike = planted_rates(study, config.model_copy(update={"spread": 0.0}))["base < joint"]
     assert abs(majorities.mean() - alike) > 5 * error  # without the spread it would be another number
+
+
+def test_a_panel_is_read_back_from_its_json(panel):
+    """The record's own JSON is what recipes keep: nothing is lost, and figures are those of the report's table."""
+    _, _, done, _ = panel
+    saved = json.loads(json.dumps(done.to_json(), allow_nan=False))
+    back = Panel.from_json(saved)
+    assert back.outcome == done.outcome and back.exclusions == done.exclusions and back.planted == done.planted
+    assert saved["rows"] == done.table.records() and saved["outcome"]["votes"]["given"] == 999
+    assert "report" not in saved  # a path of this machine
+
+
+def test_texts_of_the_command_line_mean_what_yaml_means(tmp_path):
+    """NAME=FILE, NAME=LM,ENERGY, A:B and MODEL=NUMBER are read by the fields themselves; both ways give one study."""
+    by_text = StudyNew.checked(
+        {"models": ["base=lm", "joint=lm,bit"], "source": "corpus", "candidates": 9, "comparisons": ["joint:base"]}
+    )
+    as_data = StudyNew.checked(
+        {
+            "models": [
+                {"name": "base", "language_model": "lm"},
+                {"name": "joint", "language_model": "lm", "energy": "bit"},
+            ],
+            "source": "corpus",
+            "candidates": 9,
+            "comparisons": [["joint", "base"]],
+        }
+    )
+    assert by_text.model_dump() == as_data.model_dump()
+    assert [model.candidates for model in by_text.drawn_by] == [9, 9]
+    files = StudyNew.checked({"completions": ["base=b.jsonl", {"name": "joint", "file": "j.jsonl"}]})
+    assert [(file.name, file.file) for file in files.completions] == [("base", "b.jsonl"), ("joint", "j.jsonl")]
+    assert StudySimulate(study="s", strengths=["joint=0.5"]).strengths == {"joint": 0.5}
+    for wrong, said in (({"models": ["base"]}, "NAME=LM"), ({"comparisons": ["a-b"]}, "BASELINE:MODEL")):
+        with pytest.raises(ConfigError, match=said):
+            StudyNew.checked({"source": "corpus", "models": ["a=x", "b=y"]} | wrong)
+
+
+def test_two_comparisons_of_one_name_are_refused(tmp_path):
+    config = study_config(tmp_path, models=("a", "a_b", "b_c", "c"), pairs=5, comparisons=[("a_b", "c"), ("a", "b_c")])
+    with pytest.raises(DataError, match="both be called 'a_b_c'"):
+        new_study(config, output=tmp_path / "s")
