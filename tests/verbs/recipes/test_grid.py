@@ -154,7 +154,7 @@ def test_both_directions_and_a_given_model(values):
 def test_made_once_resumed_and_reported(values, home, tmp_path, monkeypatch, capsys):
     config = grid(values, test={"settings": ["in-domain", "cross-architecture"]})
     assert "4 cells" in config.check() and not any(step.finished for step in config.plan())
-    from energylm.pipelines import discriminate as module
+    from energylm.verbs.detect import discriminating as module
 
     whole = module.discriminate
     calls = []

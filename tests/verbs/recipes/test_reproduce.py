@@ -18,6 +18,7 @@ from energylm.verbs import table
 from energylm.verbs.recipes.recipe import load_recipe, recipe_names
 from energylm.verbs.recipes.recipe_plan import plan_recipe
 from energylm.verbs.recipes.reproducing import reproduce
+from energylm.verbs.recipes.step_kind import step_kind
 from energylm.verbs.verb import Verb
 
 TRAINING = {"steps": 4, "global_batch": 2, "validation": {"every_steps": 4}, "threads": 1}
@@ -83,6 +84,7 @@ def recipe():
 class Points(Record):
     x: list[int]
     y: list[float]
+    was_finished: bool = False
 
 
 class Lists(Verb):
@@ -91,7 +93,9 @@ class Lists(Verb):
     value: int = Field(0, description="The last number.")
 
     def run(self, job: Job = DEFAULT_JOB) -> Points:
-        return Points([1, 2], [3.0, self.value])
+        was_finished = job.folder.exists()
+        job.folder.mkdir(parents=True, exist_ok=True)
+        return Points([1, 2], [3.0, self.value], was_finished)
 
 
 @pytest.fixture
@@ -121,6 +125,13 @@ def _write(folder, values):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     return ArtefactStore(tmp_path_factory.mktemp("store"))
+
+
+def test_what_is_kept_of_a_step_does_not_say_which_process_finished_it(lists, tmp_path):
+    """A step killed between its last byte and its record is found finished by the next process. `--json` tells."""
+    first, second = (step_kind("lists").make({"value": 4}, tmp_path / "made") for _ in range(2))
+    assert first == second == {"x": [1, 2], "y": [3.0, 4]}
+    assert Lists(value=4).run(Job(output=tmp_path / "made")).to_json()["was_finished"]  # teeth: it does differ
 
 
 def test_a_recipe_is_made_reported_and_reused(file, store, tmp_path, capsys):
@@ -251,8 +262,12 @@ def several(recipe, tmp_path, texts_folder, monkeypatch):
                 "title": "Cells",
                 "columns": ["on", "a", "b"],
                 "rows": [
-                    ["a", "=linear_on_small_a_at_small_a.accuracy", "=linear_on_small_c_at_small_c.accuracy"],
-                    ["c", "=linear_on_small_c_at_small_c.accuracy", None],
+                    [
+                        "a",
+                        "=linear_on_small_a_at_small_a.measured.balanced_accuracy.value",
+                        "=linear_on_small_c_at_small_c.measured.balanced_accuracy.value",
+                    ],
+                    ["c", "=linear_on_small_c_at_small_c.measured.balanced_accuracy.value", None],
                 ],
             },
         ],
@@ -286,7 +301,12 @@ def test_several_corpora_with_one_tokenizer(several, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda r: r["report"][1]["rows"][0].__setitem__(1, "=linear_on_small_a_at_smal_a.accuracy"), "did you mean"),
+        (
+            lambda r: r["report"][1]["rows"][0].__setitem__(
+                1, "=linear_on_small_a_at_smal_a.measured.balanced_accuracy.value"
+            ),
+            "did you mean",
+        ),
         (lambda r: r["scales"]["mini"]["corpora"]["here"]["a"].update(test_fraction=0.1), "test_fraction of its own"),
         (lambda r: r["scales"]["mini"]["corpora"]["here"]["a"].pop("sources"), "'a' has no sources"),
         (lambda r: r["steps"]["grid"]["config"]["training"].append({"corpora": ["d"]}), "names 'd', which is unknown"),

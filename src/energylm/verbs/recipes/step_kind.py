@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
 
 DATA = "data:"
+WAS_FINISHED = "was_finished"  # of results: whether a process before this one did it all
 
 
 class StepKind(Protocol):
@@ -90,8 +91,9 @@ def identity(verb: type[Verb], values: Mapping[str, Any], *, origin: str) -> dic
 
 
 def make(verb: type[Verb], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Run the verb into `folder`; its result's JSON."""
-    return verb.checked(located(values)).run(Job(output=folder)).to_json()
+    """Run the verb into `folder`; its result's JSON, whichever process finished it."""
+    result = verb.checked(located(values)).run(Job(output=folder)).to_json()
+    return {name: value for name, value in result.items() if name != WAS_FINISHED}
 
 
 def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
