@@ -36,7 +36,8 @@ def cut_lengths(
     groups_B = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
     keys_B = row_keys(derive_seed(seed, "context length"), groups_B, torch.zeros_like(groups_B))
     picks_B = (row_uniforms(keys_B, step=0) * len(choices)).long()
-    return np.asarray(choices, dtype=np.int64)[picks_B.numpy()]
+    lengths_B: NDArray[np.int64] = np.asarray(choices, dtype=np.int64)[picks_B.numpy()]
+    return lengths_B
 
 
 def split_affix(windows_BT: NDArray[np.int64], cut_B: NDArray[np.int64], *, side: Side) -> AffixSplit:

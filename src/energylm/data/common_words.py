@@ -49,5 +49,5 @@ def _words(tokenizer: "PreTrainedTokenizerFast", counts_V: NDArray[np.int64]) ->
     """Tokens that are words and occur, commonest first: id, token with its marker, count."""
     for number in np.argsort(-counts_V, kind="stable").tolist():
         token = tokenizer.convert_ids_to_tokens(number)
-        if counts_V[number] and token and token.startswith(BEGINS_WORD) and token[1:].isalpha():
+        if counts_V[number] and isinstance(token, str) and token.startswith(BEGINS_WORD) and token[1:].isalpha():
             yield number, token, int(counts_V[number])

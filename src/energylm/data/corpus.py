@@ -115,10 +115,10 @@ class DocumentTable:
 class TokenStream:
     """Shards seen as one array of token ids: checked and mapped when first touched, at most 256 at a time."""
 
-    def __init__(self, paths: list[Path], counts: list[int], *, hashes: list[str], dtype: np.dtype) -> None:
+    def __init__(self, paths: list[Path], counts: list[int], *, hashes: list[str], dtype: np.dtype[np.unsignedinteger]) -> None:
         self._paths, self._hashes, self._dtype = paths, hashes, dtype
         self._begins = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self._mapped: dict[int, NDArray] = {}
+        self._mapped: dict[int, NDArray[np.unsignedinteger]] = {}
 
     def __len__(self) -> int:
         return int(self._begins[-1])
@@ -153,7 +153,7 @@ class TokenStream:
             found_BT[row] = self[starts_B[row] : starts_B[row] + length]
         return found_BT.astype(np.int64)
 
-    def _shard(self, number: int) -> NDArray:
+    def _shard(self, number: int) -> NDArray[np.unsignedinteger]:
         if number not in self._mapped:
             if len(self._mapped) >= _MAPPED_SHARDS:
                 self._mapped.pop(next(iter(self._mapped)))

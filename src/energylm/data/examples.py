@@ -37,7 +37,8 @@ def held_out(items: Sequence[Item], share: float, *, purpose: str) -> tuple[list
 
 
 def _order(size: int, purpose: str) -> list[int]:
-    return shuffled(np.arange(size, dtype=np.int64), size, seed=derive_seed(0, purpose)).tolist()
+    order: list[int] = shuffled(np.arange(size, dtype=np.int64), size, seed=derive_seed(0, purpose)).tolist()
+    return order
 
 
 class ExampleBatches:

@@ -114,7 +114,8 @@ def read_group(path: Path, number: int) -> NegativeRows:
 
 def read_windows(path: Path) -> NDArray[np.int64]:
     """The window number of every row of a shard."""
-    return pq.read_table(path, columns=["window"], use_threads=False)["window"].to_numpy()
+    window_B: NDArray[np.int64] = pq.read_table(path, columns=["window"], use_threads=False)["window"].to_numpy()
+    return window_B
 
 
 def _list(values: pa.Array, lengths: NDArray[np.int64]) -> pa.ListArray:

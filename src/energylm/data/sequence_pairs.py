@@ -53,7 +53,8 @@ class LengthBatches:
 
     def rows(self, step: int) -> NDArray[np.int64]:
         """(batch,) the pairs of update `step`."""
-        return self._order(self.epoch(step))[(step - 1) % self.batches_an_epoch]
+        rows_B: NDArray[np.int64] = self._order(self.epoch(step))[(step - 1) % self.batches_an_epoch]
+        return rows_B
 
     def _order_of_epoch(self, epoch: int) -> NDArray[np.int64]:
         seed = derive_seed(self._seed, "pair order", epoch)

@@ -35,7 +35,7 @@ def check_shard(path: Path, sha256: str, *, cure: str, again: bool = False) -> N
 class PartWriter:
     """`with PartWriter(...) as part: part.write(...)`; the files appear at the end of the block, unless it failed."""
 
-    def __init__(self, folder: Path, number: int, *, dtype: np.dtype) -> None:
+    def __init__(self, folder: Path, number: int, *, dtype: np.dtype[np.unsignedinteger]) -> None:
         self._folder, self._number, self._dtype = folder, number, dtype
         self._shards: dict[str, _ShardFile] = {}
         self._files = ExitStack()
@@ -69,8 +69,8 @@ class _ShardFile:
         self._index = array("q")
         self._tokens = 0
 
-    def append(self, tokens: NDArray, ends: list[tuple[int, int]]) -> None:
-        data = memoryview(np.ascontiguousarray(tokens)).cast("B")
+    def append(self, tokens: NDArray[np.unsignedinteger], ends: list[tuple[int, int]]) -> None:
+        data = np.ascontiguousarray(tokens).data.cast("B")
         self._tokens_file.write(data)
         self._digest.update(data)
         for end, text_bytes in ends:

@@ -8,7 +8,7 @@ EOS in one. Pad, mask, cls and sep are there from the start, so that masked mode
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from energylm.config.places import is_hub_name
 from energylm.errors import ModelError
@@ -57,7 +57,8 @@ def load_tokenizer(location: str | Path) -> "PreTrainedTokenizerFast":
         if (path / "tokenizer.json").is_file():  # the file says it all; the Auto class would import torch
             from transformers import PreTrainedTokenizerFast
 
-            return PreTrainedTokenizerFast.from_pretrained(path)
+            fast: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(path)
+            return fast
         from transformers import AutoTokenizer
 
         if path.is_file():
@@ -71,7 +72,7 @@ def load_tokenizer(location: str | Path) -> "PreTrainedTokenizerFast":
         raise ModelError(
             f"tokenizer {str(location)!r} has no fast (Rust) version; convert it to a tokenizer.json first"
         )
-    return tokenizer
+    return cast("PreTrainedTokenizerFast", tokenizer)  # what `is_fast` says
 
 
 def end_token_id(tokenizer: "PreTrainedTokenizerFast") -> int:
