@@ -70,17 +70,6 @@ def load_config(
     return load(config_class, file, settings=settings, overrides=overrides, names=flags | dict(positions or {}))
 
 
-def needs_extra(extra: str, *modules: str) -> None:
-    """Say how to install what a command needs beyond the package itself, if it is not there."""
-    from importlib.util import find_spec
-
-    absent = [module for module in modules if find_spec(module) is None]
-    if absent:
-        from energylm.errors import ConfigError
-
-        raise ConfigError(f"this command needs {', '.join(absent)}: pip install 'energylm[{extra}]'")
-
-
 def write_result(json: Path | None, result: Any) -> None:
     """`result.to_json()` into the file that --json names, if it does."""
     if json is not None:
