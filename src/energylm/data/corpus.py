@@ -115,7 +115,9 @@ class DocumentTable:
 class TokenStream:
     """Shards seen as one array of token ids: checked and mapped when first touched, at most 256 at a time."""
 
-    def __init__(self, paths: list[Path], counts: list[int], *, hashes: list[str], dtype: np.dtype[np.unsignedinteger]) -> None:
+    def __init__(
+        self, paths: list[Path], counts: list[int], *, hashes: list[str], dtype: np.dtype[np.unsignedinteger]
+    ) -> None:
         self._paths, self._hashes, self._dtype = paths, hashes, dtype
         self._begins = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._mapped: dict[int, NDArray[np.unsignedinteger]] = {}
