@@ -131,9 +131,9 @@ def test_normalised_by_tokens_and_words(folder):
     (found,) = scorer.token_scores(TEXTS[1:2])
     assert scorer.score(TEXTS[1:2], normalise="token") == pytest.approx([found.score / found.tokens])
     assert scorer.score(TEXTS[1:2], normalise="word") == pytest.approx([found.score / 16])
-    row = found.to_json(per="token", normalise="word")
+    row = found.shown(per="token", normalise="word").to_json()
     assert row["score"] == pytest.approx(found.score / 16) and len(row["token_scores"]) == found.tokens
-    assert row["word_scores"][1][0] == "sailor" and "word_scores" not in found.to_json(per="sentence")
+    assert row["word_scores"][1][0] == "sailor" and found.shown(per="sentence").word_scores is None
 
 
 def test_casing_changes_what_is_read_not_what_is_shown(folder):
@@ -181,7 +181,7 @@ def test_texts_longer_than_the_model_are_named_and_read_in_windows(folder, capsy
     said = capsys.readouterr().err
     assert f"text 2 ({len(whole)} tokens): longer than the {limit} tokens" in said and "text 1" not in said
     assert found.tokens == len(whole) and found.windows > 1 and short.windows == 1
-    assert found.to_json()["windows"] == found.windows
+    assert found.shown().windows == found.windows
     # The first window alone, by hand: its scored part has the very same numbers.
     first = windows(len(whole), limit, reads=scorer.reader.reads)[0]
     (part,) = scorer.reader.token_scores([whole.cut(first.start, first.stop)])

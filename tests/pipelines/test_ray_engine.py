@@ -16,19 +16,17 @@ import numpy as np
 import psutil
 import pytest
 import ray.exceptions
-from typer.testing import CliRunner
 
-from energylm.cli.main import app
+from energylm.cli.groups import run_declared
 from energylm.config.engine import EngineConfig
 from energylm.config.rerank import RerankConfig
-from energylm.config.score import ScoreConfig
 from energylm.data.negatives import Negatives
 from energylm.errors import ConfigError, ModelError, WorkerLost
 from energylm.jobs import ray_cluster, ray_engine, ray_worker
 from energylm.jobs.job import Job
 from energylm.pipelines.rerank import rerank
-from energylm.pipelines.score import score
 from energylm.progress import Counter, say
+from energylm.verbs.cloze.score import Score
 from energylm.verbs.detect.run import RunDetector
 from energylm.verbs.joint import writing_negatives
 from energylm.verbs.joint.negatives import MakeNegatives
@@ -232,11 +230,11 @@ def test_no_room_is_said_once(pool, capsys):
 def test_without_the_extra_one_line_says_how_to_install_it(monkeypatch, model_folder, tmp_path):
     (tmp_path / "a.txt").write_text("boats\n")
     monkeypatch.setitem(sys.modules, "ray", None)
-    outcome = CliRunner().invoke(app, ["score", str(model_folder), str(tmp_path / "a.txt"), "--engine", "ray"])
-    assert isinstance(outcome.exception, ConfigError) and outcome.exception.exit_code == 2
-    assert str(outcome.exception) == (
-        "--engine ray needs Ray, which is not installed; run: pip install 'energylm[ray]'"
-    )
+    arguments = ["score", str(model_folder), str(tmp_path / "a.txt"), "--engine", "ray"]
+    with pytest.raises(ConfigError) as refused:
+        run_declared(arguments)
+    assert refused.value.exit_code == 2
+    assert str(refused.value) == ("--engine ray needs Ray, which is not installed; run: pip install 'energylm[ray]'")
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(monkeypatch):
@@ -315,7 +313,7 @@ def test_scores_lists_verdicts_and_perplexities_are_the_local_engines(
         for number in range(70)
     }
     (tmp_path / "lists.json").write_text(json.dumps(lists))
-    scored = ScoreConfig(model=str(electric_folder), source=str(tmp_path / "texts.txt"))
+    scored = Score(model=str(electric_folder), source=str(tmp_path / "texts.txt"))
     reranked = RerankConfig.checked(
         {"scorers": str(model_folder), "sets": [{"lists": str(tmp_path / "lists.json")}], "weights": [0.5]}
     )
@@ -332,7 +330,7 @@ def test_scores_lists_verdicts_and_perplexities_are_the_local_engines(
     def everything(engine):
         listed = rerank(reranked, engine=engine)
         return [
-            score(scored, engine=engine, keep=tmp_path / "kept" if engine.engine == "ray" else None).scores,
+            scored.run(Job(engine=engine, output=tmp_path / "kept" if engine.engine == "ray" else None)).scores,
             (listed.chosen, listed.convention, [outcome.to_json() for outcome in listed.outcomes]),
             RunDetector(detector=str(detector_folder), files=str(texts_folder)).run(Job(engine=engine)).to_json(),
             measured.run(Job(engine=engine)).to_json(),
@@ -340,5 +338,7 @@ def test_scores_lists_verdicts_and_perplexities_are_the_local_engines(
 
     here, there = everything(EngineConfig()), everything(on_ray(workers=1))
     assert here == there
-    assert score(scored, keep=tmp_path / "kept").scores == here[0]  # what the cluster kept, this process finds again
+    assert (
+        scored.run(Job(output=tmp_path / "kept")).scores == here[0]
+    )  # what the cluster kept, this process finds again
     assert len(list((tmp_path / "kept").rglob("block-*.json"))) == 2

@@ -6,10 +6,9 @@ A word is what stands between white space. Scores of tokens add up to those of w
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from energylm.config.score import Casing, Normalise, Per
 from energylm.errors import ConfigError
+from energylm.records import Record
 
 NO_WORD = -1  # an end-of-sequence token
 _WORD = re.compile(r"\S+")
@@ -118,7 +118,20 @@ def windows(length: int, limit: int | None, *, reads: str) -> list[Window]:
 
 
 @dataclass(frozen=True)
-class TextScore:
+class ScoredText(Record):
+    """A text's score as it is shown: divided by its tokens or words if asked, and in as much detail as asked."""
+
+    text: str
+    score: float
+    tokens: int
+    words: int
+    windows: int | None = None  # where the text was longer than the model
+    word_scores: tuple[tuple[str, float], ...] | None = None
+    token_scores: tuple[tuple[str, float], ...] | None = None
+
+
+@dataclass(frozen=True)
+class TextScore(Record):
     """What a scorer says of one text; natural logarithms, higher = better."""
 
     text: str
@@ -128,11 +141,6 @@ class TextScore:
     words: tuple[str, ...]
     word_of_token: tuple[int, ...]
     windows: int = 1  # more than one where the text was longer than the model
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "TextScore":
-        """What `dataclasses.asdict` made, after a file has turned tuples to lists."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
 
     @property
     def tokens(self) -> int:
@@ -153,20 +161,16 @@ class TextScore:
             raise ConfigError(f"normalise {by!r} came, expected one of {', '.join(counts)}")
         return self.score / counts[by]
 
-    def to_json(self, *, per: Per = "token", normalise: Normalise = "none") -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "text": self.text,
-            "score": self.normalised(normalise),
-            "tokens": self.tokens,
-            "words": len(self.words),
-        }
-        if self.windows > 1:
-            row["windows"] = self.windows
-        if per != "sentence":
-            row["word_scores"] = [list(pair) for pair in zip(self.words, self.word_scores, strict=True)]
-        if per == "token":
-            row["token_scores"] = [list(pair) for pair in zip(self.pieces, self.token_scores, strict=True)]
-        return row
+    def shown(self, *, per: Per = "token", normalise: Normalise = "none") -> ScoredText:
+        return ScoredText(
+            text=self.text,
+            score=self.normalised(normalise),
+            tokens=self.tokens,
+            words=len(self.words),
+            windows=self.windows if self.windows > 1 else None,
+            word_scores=None if per == "sentence" else tuple(zip(self.words, self.word_scores, strict=True)),
+            token_scores=tuple(zip(self.pieces, self.token_scores, strict=True)) if per == "token" else None,
+        )
 
 
 def each_alone(

@@ -18,7 +18,6 @@ from energylm.cli import (
     evaluate,
     finetune,
     rerank,
-    score,
 )
 from energylm.cli.groups import is_declared, run_declared
 from energylm.cli.waiting import set_waiting
@@ -53,7 +52,6 @@ def _root(
     pass
 
 
-app.command("score")(score.score)
 app.command("rerank")(rerank.rerank)
 app.add_typer(evaluate.app, name="evaluate")
 app.command("finetune")(finetune.finetune)

@@ -59,13 +59,3 @@ class ScorerConfig(Config):
         description="Type of a causal model's weights; none: float32 on a CPU, the saved one elsewhere. Others are "
         "read in float32.",
     )
-
-
-class ScoreConfig(ScorerConfig):
-    """Scores of the texts of a file."""
-
-    model: str = Field(description="A model folder, a GGUF file, a known model or a hub name.")
-    source: str = Field("-", description="A text a line, or TSV or JSONL by its ending; - is standard input.")
-    field: str = Field("text", description="The JSONL field or TSV column that holds the text.")
-    per: Per = Field("sentence", description="The finest scores that are printed: sentence, word or token.")
-    normalise: Normalise = Field("none", description="Divide a text's score by its tokens or words.")

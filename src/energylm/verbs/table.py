@@ -31,6 +31,7 @@ VERBS: dict[str, str] = {
     "pretrain electra": "cloze.pretrain:PretrainElectra",
     "pretrain electra-tt": "cloze.pretrain:PretrainElectraTT",
     "pretrain two-tower": "cloze.pretrain:PretrainTwoTower",
+    "score": "cloze.score:Score",
     "negatives": "joint.negatives:MakeNegatives",
     "energy train": "joint.train_energy:TrainEnergy",
     "perplexity": "joint.perplexity:Perplexity",

@@ -8,13 +8,13 @@ from starlette.responses import Response
 from energylm.apps.security import RefusedRequest
 from energylm.apps.serve.schemas import (
     BlockFacts,
-    DetectAnswer,
+    DetectResponse,
     DetectionFacts,
     DetectRequest,
     RankedFacts,
-    RerankAnswer,
+    RerankResponse,
     RerankRequest,
-    ScoreAnswer,
+    ScoreResponse,
     ScoreRequest,
     TextScoreFacts,
 )
@@ -27,7 +27,7 @@ DEFAULT_WEIGHT = 0.5
 def tools_router(serving: Serving) -> APIRouter:
     router, services = APIRouter(), serving.services
 
-    @router.post("/v1/score", response_model=ScoreAnswer, response_model_exclude_none=True, summary="Score texts")
+    @router.post("/v1/score", response_model=ScoreResponse, response_model_exclude_none=True, summary="Score texts")
     async def score(body: ScoreRequest, request: Request, response: Response) -> Any:
         if services.scorer is None:
             raise serving.lacking("scorer", "`energylm serve LM` or --scorer")
@@ -41,16 +41,18 @@ def tools_router(serving: Serving) -> APIRouter:
         task = ScoreTask(tuple(body.texts), with_energy=body.energy)
         found = await serving.ask("score", task, rows=len(body.texts), request=request, response=response)
         energies = found.energies or [None] * len(found.scores)
-        return ScoreAnswer(
+        return ScoreResponse(
             model=services.scorer.name,
             convention=services.scorer.convention,
             scores=[
-                TextScoreFacts(**_without_text(one.to_json(per=body.per, normalise=body.normalise)), energy=energy)
+                TextScoreFacts(
+                    **_without_text(one.shown(per=body.per, normalise=body.normalise).to_json()), energy=energy
+                )
                 for one, energy in zip(found.scores, energies, strict=True)
             ],
         )
 
-    @router.post("/v1/rerank", response_model=RerankAnswer, summary="Rerank an n-best list")
+    @router.post("/v1/rerank", response_model=RerankResponse, summary="Rerank an n-best list")
     async def rerank(body: RerankRequest, request: Request, response: Response) -> Any:
         if services.scorer is None:
             raise serving.lacking("scorer", "`energylm serve LM` or --scorer")
@@ -58,7 +60,7 @@ def tools_router(serving: Serving) -> APIRouter:
         weight = DEFAULT_WEIGHT if body.weight is None else body.weight
         task = RerankTask(tuple(Hypothesis(one.text, one.score) for one in body.hypotheses), weight)
         ranked = await serving.ask("rerank", task, rows=len(body.hypotheses), request=request, response=response)
-        return RerankAnswer(
+        return RerankResponse(
             model=services.scorer.name,
             convention=services.scorer.convention,
             weight=weight,
@@ -70,7 +72,7 @@ def tools_router(serving: Serving) -> APIRouter:
             ],
         )
 
-    @router.post("/v1/detect", response_model=DetectAnswer, summary="Human or machine")
+    @router.post("/v1/detect", response_model=DetectResponse, summary="Human or machine")
     async def detect(body: DetectRequest, request: Request, response: Response) -> Any:
         if services.detector is None:
             raise serving.lacking("detector", "--detector")
@@ -78,7 +80,7 @@ def tools_router(serving: Serving) -> APIRouter:
         found = await serving.ask("detect", body.texts, rows=len(body.texts), request=request, response=response)
         calibration = services.detector.calibration
         facts = None if calibration is None else calibration.to_json()
-        return DetectAnswer(
+        return DetectResponse(
             results=[
                 DetectionFacts(
                     verdict=one.verdict,
