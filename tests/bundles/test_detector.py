@@ -203,5 +203,5 @@ def test_the_calibration_of_other_weights_is_refused(energy, bert_folder, tmp_pa
 
 
 def test_blocks_that_the_encoder_cannot_hold(energy):
-    with pytest.raises(ModelError, match=r"holds 96; lower blocks\.tokens"):
+    with pytest.raises(ModelError, match=r"holds 96; give shorter blocks"):
         Detector(energy, blocks=BlockConfig())

@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve
 
 from energylm.errors import ConfigError, DataError, ModelError
-from energylm.estimators.discrimination import Interval, discrimination
+from energylm.estimators.discrimination import Discrimination, Interval, discrimination
 from energylm.estimators.false_positive_threshold import false_positive_threshold
 
 CASES = {
@@ -168,7 +168,10 @@ def test_takes_tensors_lists_and_infinite_scores():
     got = discrimination(torch.tensor([-math.inf, 0.0]), [1.0, math.inf], real_groups=["a", "b"])
     assert got.auroc.value == 1.0
     values = json.loads(json.dumps(got.to_json()))
-    assert values["auroc"] == {"value": 1.0, "lower": 1.0, "upper": 1.0} and values["real"] == 2
+    assert [values["auroc"][name] for name in ("value", "lower", "upper")] == [1.0] * 3 and values["real"] == 2
+    assert Discrimination.from_json(values) == got
+    accuracy = Interval(0.8125, 0.75, 0.875).to_json()
+    assert (accuracy["ends"], accuracy["percent"], accuracy["percent_ends"]) == ("0.750–0.875", 81.25, "75.0–87.5")
     assert str(got.auroc) == "1.000 [1.000, 1.000]"
 
 

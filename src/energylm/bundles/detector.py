@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from energylm.bundles.detector_calibration import DetectorCalibration
+from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalibration
 from energylm.bundles.detector_results import BlockScore, Detection, Verdict, logistic
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.known_models import model_of_run
@@ -132,7 +132,7 @@ class Detector:
     def block_scores(self, encoded: Sequence[EncodedText]) -> list[NDArray[np.float64]]:
         """The scores of the blocks of each text. Blocks of all texts travel together, by length."""
         of_texts = [self.reader.pieces(text) for text in encoded]
-        pieces = [piece for one in of_texts for piece in one]
+        pieces = [piece for of_text in of_texts for piece in of_text]
         parts = [
             self.energy.energies(*self.reader.rows(pieces[first : first + BLOCKS_AT_ONCE])).double().cpu().numpy()
             for first in range(0, len(pieces), BLOCKS_AT_ONCE)
@@ -152,9 +152,10 @@ class Detector:
         log_odds = None if score is None else float(self.log_odds(np.array([score]), [len(text)])[0])
         if (unknown := self._unknown(text, tokens=tokens)) is not None:  # a probability would look like knowledge
             return Detection("abstains", unknown, score, log_odds, None, None, len(text), tokens, blocks)
-        probability, threshold = logistic(log_odds), self.calibration.at(len(text)).threshold
-        verdict, reason = self._verdict(len(text), score, probability, threshold)
-        return Detection(verdict, reason, score, log_odds, probability, threshold, len(text), tokens, blocks)
+        assert self.calibration is not None and score is not None and log_odds is not None  # else it were unknown
+        probability, span = logistic(log_odds), self.calibration.at(len(text))
+        verdict, reason = _verdict(self.calibration, span, score, probability)
+        return Detection(verdict, reason, score, log_odds, probability, span.threshold, len(text), tokens, blocks)
 
     def _unknown(self, text: EncodedText, *, tokens: int) -> str | None:
         """Why nothing is known about a text, of which `text` was read; none where the calibration speaks of it."""
@@ -181,16 +182,20 @@ class Detector:
             )
         return None
 
-    def _verdict(self, tokens: int, score: float, probability: float, threshold: float) -> tuple[Verdict, str]:
-        """With its reason, which says what the threshold promises and on what assumption."""
-        limit = f"the threshold that {self.calibration.promised(self.calibration.at(tokens))} exceed"
-        if self.calibration.text_range is None:
-            limit += " (too few to tell whether this text is like them)"
-        if score > threshold:
-            return "machine", f"above {limit}"
-        if probability > 0.5:
-            return "abstains", f"undecided: machine is the likelier, but the score is not above {limit}"
-        return "human", f"not above {limit}, and human is the likelier"
+
+def _verdict(
+    calibration: DetectorCalibration, span: SpanCalibration, score: float, probability: float
+) -> tuple[Verdict, str]:
+    """With its reason, which says what the threshold promises and on what assumption."""
+    assert span.threshold is not None  # else nothing is known of texts of this length
+    limit = f"the threshold that {calibration.promised(span)} exceed"
+    if calibration.text_range is None:
+        limit += " (too few to tell whether this text is like them)"
+    if score > span.threshold:
+        return "machine", f"above {limit}"
+    if probability > 0.5:
+        return "abstains", f"undecided: machine is the likelier, but the score is not above {limit}"
+    return "human", f"not above {limit}, and human is the likelier"
 
 
 def _note(folder: Path, facts: dict[str, Any]) -> None:
