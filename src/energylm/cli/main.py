@@ -15,7 +15,6 @@ import typer
 
 from energylm import __version__
 from energylm.cli import (
-    evaluate,
     finetune,
     rerank,
 )
@@ -53,7 +52,6 @@ def _root(
 
 
 app.command("rerank")(rerank.rerank)
-app.add_typer(evaluate.app, name="evaluate")
 app.command("finetune")(finetune.finetune)
 
 

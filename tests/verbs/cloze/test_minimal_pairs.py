@@ -6,9 +6,10 @@ from itertools import pairwise
 import pytest
 
 from energylm import Scorer
-from energylm.config.evaluate import MinimalPairsConfig
 from energylm.errors import DataError
-from energylm.pipelines.minimal_pairs import Paradigm, judge_minimal_pairs, read_pairs
+from energylm.jobs.job import Job
+from energylm.verbs.cloze.evaluate import EvaluateBlimp
+from energylm.verbs.cloze.minimal_pairs import MinimalPairsResult, Paradigm, read_pairs
 
 
 def pairs_file(path, pairs, paradigm):
@@ -31,9 +32,7 @@ def pairs(model_folder, tmp_path):
 
 
 def test_minimal_pairs_by_hand(model_folder, pairs, tmp_path):
-    run = judge_minimal_pairs(
-        MinimalPairsConfig(model=str(model_folder), sources=(str(pairs),)), output=tmp_path / "out"
-    )
+    run = EvaluateBlimp(model=str(model_folder), sources=(str(pairs),)).run(Job(output=tmp_path / "out"))
     assert [(one.name, one.pairs, one.right, one.tied) for one in run.paradigms] == [
         ("first", 4, 3, 0),
         ("second", 3, 1, 1),
@@ -42,14 +41,16 @@ def test_minimal_pairs_by_hand(model_folder, pairs, tmp_path):
     variance = (3 / 4 * 1 / 4 / 4 + 1 / 3 * 2 / 3 / 3) / 4
     assert run.mean.upper - run.mean.value == pytest.approx(1.96 * variance**0.5, rel=1e-3)
     assert run.table.rows[-1][0] == "mean of paradigms" and (tmp_path / "out" / "report.html").is_file()
-    assert json.dumps(run.to_json()) and "pairs/s" in run.summary()
+    saved = json.loads(json.dumps(run.to_json()))
+    assert saved["mean"]["percent"] == 100 * run.mean.value and saved["paradigms"][0]["accuracy"]["value"] == 0.75
+    assert MinimalPairsResult.from_json(saved).table == run.table and "pairs/s" in run.summary()
 
 
 def test_good_and_bad_exchanged_is_noticed(model_folder, pairs):
     """Teeth: with the sentences exchanged the accuracy is one minus itself, ties apart."""
     rows = [json.loads(line) for line in (pairs / "a.jsonl").read_text().splitlines()]
     pairs_file(pairs / "a.jsonl", [(row["sentence_bad"], row["sentence_good"]) for row in rows], "first")
-    run = judge_minimal_pairs(MinimalPairsConfig(model=str(model_folder), sources=(str(pairs / "a.jsonl"),)))
+    run = EvaluateBlimp(model=str(model_folder), sources=str(pairs / "a.jsonl")).run()
     assert run.paradigms[0].right == 1
 
 
@@ -60,15 +61,13 @@ def test_wilsons_interval_by_hand():
 
 
 def test_pairs_are_limited_and_missing_ones_named(pairs, data_folder, monkeypatch):
-    assert [
-        len(found) for found in read_pairs(MinimalPairsConfig(model="x", sources=(str(pairs),), limit=2)).values()
-    ] == [
+    assert [len(found) for found in read_pairs(EvaluateBlimp(model="x", sources=(str(pairs),), limit=2)).values()] == [
         2,
         2,
     ]
     with pytest.raises(DataError, match="holds no minimal pairs"):
-        read_pairs(MinimalPairsConfig(model="x", sources=(str(pairs / "none"),)))
-    assert len(read_pairs(MinimalPairsConfig(model="x", limit=1))) == 30
+        read_pairs(EvaluateBlimp(model="x", sources=(str(pairs / "none"),)))
+    assert len(read_pairs(EvaluateBlimp(model="x", limit=1))) == 30
     monkeypatch.delenv("ENERGYLM_DATA")
     with pytest.raises(DataError, match="ENERGYLM_DATA is not set"):
-        read_pairs(MinimalPairsConfig(model="x"))
+        read_pairs(EvaluateBlimp(model="x"))

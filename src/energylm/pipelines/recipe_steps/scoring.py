@@ -1,4 +1,4 @@
-"""Scorers as steps: n-best lists reranked (clark2020 tables 2 and 5), minimal pairs judged.
+"""Scorers as steps: n-best lists reranked (clark2020 tables 2 and 5).
 
 Files that begin with `data:` lie in ENERGYLM_DATA. A step is identified by the content of its files, not their place,
 and of known models by their weights.
@@ -11,7 +11,6 @@ from typing import Any
 from energylm.bundles.known_models import KNOWN_MODELS
 from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.base import Config
-from energylm.config.evaluate import MinimalPairsConfig
 from energylm.config.rerank import RerankConfig
 from energylm.pipelines.recipe_steps.data_files import content_of, place_of
 from energylm.pipelines.recipe_steps.kind import Result, StepKind, Values
@@ -47,22 +46,6 @@ def _rerank(values: Values, folder: Path) -> Result:
     }
 
 
-def _judge_pairs(values: Values, folder: Path) -> Result:
-    """Accuracies in per cent, by paradigm and on average."""
-    from energylm.pipelines.minimal_pairs import judge_minimal_pairs
-
-    config = MinimalPairsConfig.checked(_with_files(values, lambda path: str(place_of(path))))
-    run = judge_minimal_pairs(config, output=folder)
-    return {
-        "mean": 100 * run.mean.value,
-        "lower": 100 * run.mean.lower,
-        "upper": 100 * run.mean.upper,
-        "pairs": run.pairs,
-        "paradigms": {one.name: 100 * one.accuracy.value for one in run.paradigms},
-        "convention": run.convention,
-    }
-
-
 def _identity(config_class: type[Config]) -> Callable[[Values], Result]:
     def identity(values: Values) -> Result:
         settings = config_class.checked(values, origin="a scorer's step").model_dump(mode="json")
@@ -91,5 +74,4 @@ def _with_files(values: Values, change: Callable[[str], Any]) -> dict[str, Any]:
 
 STEPS = {
     "rerank": StepKind(RerankConfig, _rerank, content=_identity(RerankConfig)),
-    "minimal-pairs": StepKind(MinimalPairsConfig, _judge_pairs, content=_identity(MinimalPairsConfig)),
 }

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from energylm.pipelines.recipe_steps import STEP_KINDS
+import energylm.pipelines.recipe_steps  # noqa: F401
+from energylm.verbs.recipes.step_kind import step_kind
 
 LISTS = {
     f"u{number}": {
@@ -32,27 +33,35 @@ def data(tmp_path, monkeypatch):
 
 def test_rerank(data, electric_folder, tmp_path):
     values = {"scorers": [str(electric_folder)], "sets": [{"lists": "data:lists.json", "dev": "data:lists.json"}]}
-    found = STEP_KINDS["rerank"].run(values, tmp_path / "out")
+    found = step_kind("rerank").make(values, tmp_path / "out")
     assert found["lists"]["one_best"] == pytest.approx(20) and found["lists"]["lists"] == 3
     assert found["lists"]["dev"] == found["lists"]["reranked"] and json.dumps(found)
     assert (tmp_path / "out" / "report.html").is_file()
 
 
 def test_minimal_pairs(data, electric_folder, tmp_path):
-    found = STEP_KINDS["minimal-pairs"].run({"model": str(electric_folder)}, tmp_path / "out")
-    assert found["mean"] in (0.0, 100.0) and found["paradigms"] == {"order": found["mean"]}
+    """Those of the data folder where none are named."""
+    result = step_kind("evaluate blimp").make({"model": str(electric_folder)}, tmp_path / "out")
+    assert result["mean"]["percent"] in (0.0, 100.0) and result["pairs"] == 1
+    assert [(one["name"], one["accuracy"]["percent"]) for one in result["paradigms"]] == [
+        ("order", result["mean"]["percent"])
+    ]
 
 
-@pytest.mark.parametrize("kind", ["rerank", "minimal-pairs"])
+@pytest.mark.parametrize("kind", ["rerank", "evaluate blimp"])
 def test_steps_are_known_by_content(data, kind, monkeypatch):
     values = {
         "rerank": {"scorers": ["m"], "sets": [{"lists": "data:lists.json"}], "weights": [0.5]},
-        "minimal-pairs": {"model": "m"},
+        "evaluate blimp": {"model": "m"},
     }[kind]
-    identity = STEP_KINDS[kind].identity(values, "a step")
+
+    def identity():
+        return step_kind(kind).identity(values, origin="a step")
+
+    before = identity()
     monkeypatch.setenv("ENERGYLM_DATA", str(data / "there"))
-    assert STEP_KINDS[kind].identity(values, "a step") == identity
+    assert identity() == before
     shutil.rmtree(data / "there" / "blimp")
     (data / "there" / "blimp").mkdir()
     (data / "there" / "lists.json").write_text(json.dumps({"u0": LISTS["u0"]}))
-    assert STEP_KINDS[kind].identity(values, "a step") != identity
+    assert identity() != before
