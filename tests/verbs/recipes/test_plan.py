@@ -21,7 +21,7 @@ from energylm.verbs.recipes.step_kind import step_kind
 MACHINE = MachineConfig(
     matmul_gflops=100, memory_gigabytes_per_second=10, operation_microseconds=5, text_megabytes_per_second=2
 )
-KEPT = Path(__file__).parents[3] / "docs" / "results"
+TIMED = Path(__file__).parent / "timed"  # of kept results: docs/results may be made again on a busy machine
 DEMO_SECONDS = 228  # of its five steps on the machine of the factors, alone on both cores
 TRAINING = {"steps": 10, "global_batch": 4, "validation": {"every_steps": None}}
 
@@ -192,7 +192,7 @@ def test_kept_recipes_took_what_the_plan_says(kept, data_folder, tmp_path):
     Table 4 was not used to fit the factors, but shares its generators with table 2. By factors fitted to deng2020 and
     the demo alone, tables 2 and 4 come out at 1.17 and 1.03 of their times; by factors fitted to these two and the
     demo, deng2020's table 1 at 0.95."""
-    file, machine, store = KEPT / f"{kept}.json", machine_of_the_factors(), ArtefactStore(tmp_path)
+    file, machine, store = TIMED / f"{kept}.json", machine_of_the_factors(), ArtefactStore(tmp_path)
     quantities, seconds = timed_steps(file, machine, store)
     factors = read_json(module.FACTORS_FILE)["factors"]
     planned = [seconds_of(one, machine, factors) for one in quantities]
