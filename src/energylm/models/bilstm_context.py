@@ -97,7 +97,7 @@ class BiLSTMContext(PreTrainedModel):
         self.left, self.right = Reader(config), Reader(config)
         self.joint_bias = nn.Parameter(torch.zeros(config.head_size))  # b
         self.output = nn.Linear(config.head_size, config.vocab_size)  # W, c
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     @property
     def vocabulary_size(self) -> int:

@@ -23,7 +23,7 @@ from transformers import (
 
 from energylm.config.models import TransformerShape
 from energylm.config.pretrain import LocalTransformerShape
-from energylm.models.masked_presets import BERT_SPREAD, BERT_WIDTH, local_config
+from energylm.models.masked_presets import BERT_SPREAD, BERT_WIDTH, NetworkSizes, local_config
 from energylm.models.two_tower import TwoTowerConfig, TwoTowerForCloze
 
 Detector = ElectraForPreTraining | ModernBertForTokenClassification
@@ -35,7 +35,7 @@ def build_encoder(
     shape: TransformerShape, *, vocabulary_size: int, max_length: int, pad_token_id: int | None
 ) -> ElectraModel | ModernBertModel:
     """A bidirectional encoder with weights from torch's global generator (the training engine seeds it)."""
-    sizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
+    sizes: NetworkSizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
     if isinstance(shape, LocalTransformerShape):
         return ModernBertModel(local_config(shape, **sizes))
     return ElectraModel(electra_config(shape, **sizes))
@@ -45,7 +45,7 @@ def build_detector(
     shape: TransformerShape, *, vocabulary_size: int, max_length: int, pad_token_id: int | None
 ) -> Detector:
     """An encoder with a logit of "replaced" for every token: `replaced_logits`."""
-    sizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
+    sizes: NetworkSizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
     if isinstance(shape, LocalTransformerShape):
         config = local_config(shape, **sizes)
         config.num_labels = 1
@@ -57,7 +57,7 @@ def build_generator(
     shape: TransformerShape, *, embedding_width: int, vocabulary_size: int, max_length: int, pad_token_id: int | None
 ) -> Generator:
     """A small masked language model."""
-    sizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
+    sizes: NetworkSizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
     if isinstance(shape, LocalTransformerShape):
         return ModernBertForMaskedLM(local_config(shape, **sizes))
     return ElectraForMaskedLM(electra_config(shape, embedding_width=embedding_width, **sizes))
@@ -131,4 +131,5 @@ def share_token_embeddings(main: PreTrainedModel, noise: PreTrainedModel) -> Non
 
 
 def _spread(shape: TransformerShape) -> float:
-    return BERT_SPREAD * max(1.0, BERT_WIDTH / shape.width) ** 0.5
+    spread: float = BERT_SPREAD * max(1.0, BERT_WIDTH / shape.width) ** 0.5
+    return spread

@@ -15,7 +15,9 @@ Layers are normalised on entry.
 Relations  `conditional_masked` gives its conditionals to energies and samplers; `training.cmlm_task` trains it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -81,7 +83,8 @@ class EncoderBlock(nn.Module):
         normed_BSD = self.norm(states_BSD)
         mixed_BSD = self.attention(normed_BSD, self.attention.keys_values(normed_BSD), distance_1SS, real_BS)
         states_BSD = states_BSD + self.dropout(mixed_BSD)
-        return states_BSD + self.feedforward(states_BSD)
+        written_BSD: Tensor = states_BSD + self.feedforward(states_BSD)
+        return written_BSD
 
 
 class DecoderBlock(nn.Module):
@@ -110,7 +113,8 @@ class DecoderBlock(nn.Module):
             self.source_norm(asked_RQD), source, view.source_distance_RQS, view.source_real_RS
         )
         asked_RQD = asked_RQD + self.dropout(mixed_RQD)
-        return asked_RQD + self.feedforward(asked_RQD)
+        written_RQD: Tensor = asked_RQD + self.feedforward(asked_RQD)
+        return written_RQD
 
 
 class ConditionalMaskedLM(PreTrainedModel):
@@ -130,13 +134,13 @@ class ConditionalMaskedLM(PreTrainedModel):
         self.norm = nn.LayerNorm(width)
         self.output_bias = nn.Parameter(torch.empty(config.vocab_size))
         self.length_head = nn.Linear(width, 2 * config.max_position_embeddings + 1)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embedding
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embedding = value
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embedding = cast(nn.Embedding, value)  # transformers promises no more than a module
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
         """Read right-padded sources."""
@@ -152,7 +156,8 @@ class ConditionalMaskedLM(PreTrainedModel):
         """(B, L) log-probabilities of targets of 1 … L tokens."""
         offsets_BO, longest = self.length_head(memory.states_BSD[:, 0]), self.config.max_position_embeddings
         targets_L = torch.arange(1, longest + 1, device=offsets_BO.device)
-        return offsets_BO.gather(1, targets_L - memory.lengths_B[:, None] + longest).log_softmax(-1)
+        chosen_BL: Tensor = offsets_BO.gather(1, targets_L - memory.lengths_B[:, None] + longest)
+        return chosen_BL.log_softmax(-1)
 
     def logits_at(
         self,
@@ -168,7 +173,8 @@ class ConditionalMaskedLM(PreTrainedModel):
         states_RTD = self.dropout(self._embedded(tokens_RT))
         source_lengths_R = memory.lengths_B if source_R is None else memory.lengths_B[source_R]
         view = View.of(lengths_R, source_lengths_R, target=tokens_RT.shape[1], source=memory.states_BSD.shape[1])
-        for number, block in enumerate(self.decoder, start=1):
+        blocks = cast("Iterable[DecoderBlock]", self.decoder)  # a ModuleList does not say of what
+        for number, block in enumerate(blocks, start=1):
             source = block.source_attention.keys_values(memory.states_BSD)  # once, however many rows share a source
             if source_R is not None:
                 source = (source[0][source_R], source[1][source_R])
@@ -194,13 +200,15 @@ class ConditionalMaskedLM(PreTrainedModel):
         )
         every_BT = torch.ones_like(decoder_input_ids, dtype=torch.bool)
         logits_NV = self.logits_at(decoder_input_ids, target_B, every_BT, self.encode(input_ids, source_B))
-        return Seq2SeqLMOutput(logits=logits_NV.view(*decoder_input_ids.shape, -1))
+        logits_BTV = logits_NV.view(*decoder_input_ids.shape, -1)
+        return Seq2SeqLMOutput(logits=logits_BTV)  # type: ignore[arg-type]  # transformers says FloatTensor
 
     def _embedded(self, tokens_RT: Tensor) -> Tensor:
-        return self.embedding(tokens_RT) * self.config.hidden_size**0.5
+        embedded_RTD: Tensor = self.embedding(tokens_RT) * self.config.hidden_size**0.5
+        return embedded_RTD
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, nn.Linear):  # so that a narrow network's layers are heard from the first step on
             initialization.normal_(module.weight, std=module.in_features**-0.5)
         elif isinstance(module, DistanceAttention):

@@ -13,7 +13,7 @@ quarter-size towers cost about what one third-size generator does); it weighs th
 Relations  `config.pretrain` has the shapes; `pipelines.pretrain_common` turns a budget into steps.
 """
 
-from energylm.config.models import TransformerShape, preset_shape
+from energylm.config.models import Shape, TransformerShape, preset_shape
 from energylm.config.pretrain import (
     TWO_TOWER,
     LocalTransformerShape,
@@ -36,8 +36,8 @@ def encoder_flops(shape: TransformerShape, *, length: int, embedding_width: int 
     """Forward operations of one token of a sequence of `length` tokens; embeddings of another width are projected."""
     width, matrices = shape.width, 3 if isinstance(shape, LocalTransformerShape) else 2
     layer = 2 * (4 * width**2 + matrices * width * shape.inner_width) + 4 * length * width
-    has_projection = embedding_width not in (None, width)
-    return shape.layers * layer + (2 * embedding_width * width if has_projection else 0)
+    projection = 0 if embedding_width is None or embedding_width == width else 2 * embedding_width * width
+    return shape.layers * layer + projection
 
 
 def softmax_flops(*, states_width: int, embedding_width: int, vocabulary_size: int) -> float:
@@ -64,7 +64,7 @@ def training_flops_per_token(
 ) -> dict[str, float]:
     """Operations of one token of a training window by part: "main", and "noise" where there is a noise model."""
     if isinstance(config, LanguageModelSettings):
-        causal = preset_shape(config.preset, config.network)
+        causal: Shape = preset_shape(config.preset, config.network)
         if config.kind != "lm" or not isinstance(causal, TransformerShape):
             raise ConfigError(
                 f"compute is counted for transformers of kind lm, came kind {config.kind}, preset {config.preset}"

@@ -24,6 +24,8 @@ SOURCES_AT_ONCE = 256
 class ConditionalMaskedNetwork(MaskedNetwork):
     """`contracts.MaskedLanguageModel`: `source_R` counts `sources`, which are lists of token ids."""
 
+    network: ConditionalMaskedLM
+
     def __init__(self, network: ConditionalMaskedLM, sources: Sequence[Sequence[int]], *, mask_token_id: int) -> None:
         super().__init__(network, mask_token_id=mask_token_id)
         self.memory = self._read(sources)

@@ -72,7 +72,7 @@ def _box_log_weights(network: BiLSTMContext, middle: Sequence[Tensor]) -> Tensor
 
 def _sum_of_biases(network: BiLSTMContext, choices: Sequence[Tensor | None]) -> Tensor:
     bias_V = network.output.bias
-    box = bias_V
+    box: Tensor = bias_V
     for tokens_S in choices[1:]:
         box = box[..., None] + (bias_V if tokens_S is None else bias_V[tokens_S])
     return box

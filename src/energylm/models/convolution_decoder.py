@@ -51,4 +51,4 @@ class ConvolutionDecoder:
         config = self.network.config
         columns = config.num_hidden_layers * config.kernel_size * config.hidden_size
         activations = 8 * config.hidden_size
-        return self.network.embedding.weight.element_size() * (columns + activations + 4 * config.vocab_size)
+        return int(self.network.embedding.weight.element_size() * (columns + activations + 4 * config.vocab_size))

@@ -45,10 +45,12 @@ class DistanceAttention(nn.Module):
         mixed_RHQD = F.scaled_dot_product_attention(
             self._by_head(self.query(states_RQD)), *keys_values, attn_mask=bias_RHQS
         )
-        return self.output(mixed_RHQD.transpose(1, 2).flatten(2))
+        output_RQD: Tensor = self.output(mixed_RHQD.transpose(1, 2).flatten(2))
+        return output_RQD
 
     def _by_head(self, states_RSD: Tensor) -> Tensor:
-        return states_RSD.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        states_RSHD: Tensor = states_RSD.unflatten(-1, (self.heads, -1))  # torch leaves it untyped
+        return states_RSHD.transpose(1, 2)
 
     def nearness(self) -> Tensor:
         """(2·reach + 1, H) how biases start: a head each for the same, the next and the previous position, others flat,

@@ -12,6 +12,7 @@ Relations  `convolution_decoder` steps it one token at a time.
 """
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -79,13 +80,13 @@ class GatedConvolutionLM(PreTrainedModel):
         self.blocks = nn.ModuleList(GatedConvolutionBlock(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.LayerNorm(config.hidden_size)
         self.narrow = nn.Linear(config.hidden_size, config.embedding_size)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embedding
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embedding = value
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embedding = cast(nn.Embedding, value)  # transformers promises no more than a module
 
     def forward(
         self,
@@ -104,10 +105,11 @@ class GatedConvolutionLM(PreTrainedModel):
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-        return CausalLMOutput(loss=loss, logits=logits)
+        return CausalLMOutput(loss=loss, logits=logits)  # type: ignore[arg-type]  # transformers says FloatTensor
 
     def embed(self, input_ids: Tensor) -> Tensor:
-        return self.widen(self.dropout(self.embedding(input_ids)))
+        x_BTD: Tensor = self.widen(self.dropout(self.embedding(input_ids)))
+        return x_BTD
 
     def nothing_before(self, x_BTD: Tensor) -> Tensor:
         """The columns (B, S, D) that stand before the beginning of a sequence."""
@@ -117,7 +119,7 @@ class GatedConvolutionLM(PreTrainedModel):
         return F.linear(self.narrow(self.norm(x_BTD)), self.embedding.weight)
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, Convolution):
             # A gated unit halves the spread of its input, hence 4 (Gehring et al. 2017); L residual branches add up.
             std = math.sqrt(4 / (module.in_features * self.config.num_hidden_layers))

@@ -44,7 +44,7 @@ class HeadedEncoder(PreTrainedModel):
         self.encoder = _network(config.encoder)
         self.dropout = nn.Dropout(config.head_dropout)
         self._build_head(self.encoder.config.get_text_config().hidden_size)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
     def of(cls, encoder: PreTrainedModel, **settings: Any) -> Self:
@@ -89,7 +89,7 @@ def _network(config: dict[str, Any] | None) -> PreTrainedModel:
     two_tower.register()
     settings = dict(config)
     encoder_config = AutoConfig.for_model(settings.pop("model_type"), **settings)
-    network_class = AutoModel._model_mapping[type(encoder_config)]
+    network_class: Any = AutoModel._model_mapping[type(encoder_config)]
     has_pooler = "add_pooling_layer" in inspect.signature(network_class).parameters
     with torch.random.fork_rng(devices=[]):  # its weights are replaced: they must not shift those of the head
         network: PreTrainedModel = (

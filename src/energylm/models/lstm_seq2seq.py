@@ -13,7 +13,7 @@ Use it     for the search-aware training of chapters 3 to 5, as they did.
 Relations  `lstm_stepper` takes it apart into steps for a search; `forward` runs all steps at once on given symbols.
 """
 
-from typing import Literal
+from typing import Final, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,8 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from energylm.models.lstm_stepper import LSTMStepper, Memory
 
-FIXED, LEARNED = "fixed", "learned"
+FIXED: Final = "fixed"
+LEARNED: Final = "learned"
 IGNORED = -100
 
 
@@ -70,7 +71,7 @@ class LSTMSeq2Seq(PreTrainedModel):
             self.key = nn.Linear(self.memory_size, hidden)
             self.energy = nn.Linear(hidden, 1, bias=False)
         self.dropout = nn.Dropout(config.dropout)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
         """Right-padded sources, read in one direction or both; padding is seen by neither."""
@@ -108,10 +109,10 @@ class LSTMSeq2Seq(PreTrainedModel):
             attention_mask = torch.ones_like(input_ids)
         logits_BTV = self.scores(input_ids, attention_mask.sum(-1), labels.clamp(min=0))
         loss = F.cross_entropy(logits_BTV.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
-        return Seq2SeqLMOutput(loss=loss, logits=logits_BTV)
+        return Seq2SeqLMOutput(loss=loss, logits=logits_BTV)  # type: ignore[arg-type]  # transformers says FloatTensor
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, nn.LSTM):
             for name, parameter in module.named_parameters():
                 if name.startswith("weight"):
@@ -120,7 +121,7 @@ class LSTMSeq2Seq(PreTrainedModel):
                     initialization.zeros_(parameter)
             hidden = module.hidden_size  # gates come as input, forget, cell, output: a cell remembers at first
             with torch.no_grad():
-                initialization.ones_(module.bias_ih_l0[hidden : 2 * hidden])
+                initialization.ones_(cast(Tensor, module.bias_ih_l0)[hidden : 2 * hidden])
         if isinstance(module, LSTMSeq2Seq):
             initialization.normal_(module.start_embedding, std=self.config.initializer_range)
 

@@ -5,7 +5,7 @@ once for all steps and all elements. A step on K elements then costs what K deco
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -34,8 +34,11 @@ class LSTMStepper:
         self.embedding_VE = network.embedding.weight
         embedded = network.config.embedding_size
         cell = network.decoder
-        self._symbol_weight, memory_weight = cell.weight_ih_l0.split([embedded, network.memory_size], dim=1)
-        self._gate_bias = cell.bias_ih_l0 + cell.bias_hh_l0
+        # torch makes an LSTM's weights by name, without their types.
+        weight_ih, bias_ih, bias_hh = (cast(Tensor, w) for w in (cell.weight_ih_l0, cell.bias_ih_l0, cell.bias_hh_l0))
+        self._hidden_weight = cast(Tensor, cell.weight_hh_l0)
+        self._symbol_weight, memory_weight = weight_ih.split([embedded, network.memory_size], dim=1)
+        self._gate_bias = bias_ih + bias_hh
         hidden = network.config.hidden_size
         self._readout_hidden, self._readout_memory = network.readout.weight.split([hidden, network.memory_size], dim=1)
         self._is_fixed = network.config.attention == "fixed"
@@ -76,14 +79,15 @@ class LSTMStepper:
         hidden_BKH, cell_BKH = state
         gates_BKG, reads_BKH = self._attended(hidden_BKH, position)
         gates_BKG = gates_BKG + F.linear(inputs_BKE, self._symbol_weight, self._gate_bias)
-        gates_BKG = gates_BKG + F.linear(hidden_BKH, self._network.decoder.weight_hh_l0)
+        gates_BKG = gates_BKG + F.linear(hidden_BKH, self._hidden_weight)
         write, forget, new, show = gates_BKG.chunk(4, dim=-1)
         cell_BKH = forget.sigmoid() * cell_BKH + write.sigmoid() * new.tanh()
         return (show.sigmoid() * cell_BKH.tanh(), cell_BKH), reads_BKH
 
     def _scores(self, hidden_BKH: Tensor, reads_BKH: Tensor) -> Tensor:
         readout_BKH = (F.linear(hidden_BKH, self._readout_hidden) + reads_BKH).tanh()
-        return self._network.output(readout_BKH * self._dropout_B1H)
+        scores_BKV: Tensor = self._network.output(readout_BKH * self._dropout_B1H)
+        return scores_BKV
 
     def _attended(self, hidden_BKH: Tensor, position: int) -> tuple[Tensor, Tensor]:
         """What the attended memory adds to the gates (B, 1 or K, 4H) and to the readout (B, 1 or K, H)."""

@@ -13,10 +13,10 @@ Relations  `contracts.MaskedLanguageModel` is the promise kept here; `conditiona
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from energylm.errors import ModelError, VocabularyMismatch
@@ -40,7 +40,7 @@ class MaskedNetwork:
 
     @property
     def vocabulary_size(self) -> int:
-        return int(self.network.get_input_embeddings().weight.shape[0])
+        return int(cast(nn.Embedding, self.network.get_input_embeddings()).weight.shape[0])
 
     @property
     def max_tokens(self) -> int | None:
@@ -137,7 +137,7 @@ def _only_positions(network: PreTrainedModel, chosen_RS: Tensor) -> Iterator[Non
         output.last_hidden_state = choose(output.last_hidden_state)
         return output
 
-    body = network.base_model
+    body: Any = network.base_model  # what it is made of, the family knows
     if network.config.model_type in LIKE_BERT:  # after its attention, the last layer mixes no positions
         handle = body.encoder.layer[-1].attention.output.register_forward_pre_hook(choose_inputs)
     else:

@@ -9,7 +9,7 @@ layer so faint a voice that the first hundred steps of a small run are lost.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, ElectraForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
@@ -18,6 +18,14 @@ from energylm.config.pretrain import LocalTransformerShape, masked_preset_shape
 
 BERT_SPREAD, BERT_WIDTH = 0.02, 768
 MaskedLMNetwork = BertForMaskedLM | ModernBertForMaskedLM | ElectraForMaskedLM
+
+
+class NetworkSizes(TypedDict):
+    """What a network must know of the corpus it will read."""
+
+    vocabulary_size: int
+    max_length: int
+    pad_token_id: int | None
 
 
 def build_masked_network(
@@ -31,8 +39,9 @@ def build_masked_network(
     """A network of `preset`'s shape with weights from torch's global generator (the training engine seeds it)."""
     shape = masked_preset_shape(preset, overrides)
     if isinstance(shape, LocalTransformerShape):
-        sizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
-        return ModernBertForMaskedLM(local_config(shape, **sizes))
+        return ModernBertForMaskedLM(
+            local_config(shape, vocabulary_size=vocabulary_size, max_length=max_length, pad_token_id=pad_token_id)
+        )
     return BertForMaskedLM(
         BertConfig(
             vocab_size=vocabulary_size,
@@ -55,6 +64,7 @@ def local_config(
     shape: LocalTransformerShape, *, vocabulary_size: int, max_length: int, pad_token_id: int | None
 ) -> ModernBertConfig:
     """ModernBERT's form with the sizes of `shape`."""
+    without: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))
     return ModernBertConfig(
         vocab_size=vocabulary_size,
         max_position_embeddings=max_length,
@@ -68,14 +78,16 @@ def local_config(
         mlp_dropout=shape.dropout,
         initializer_range=shape.first_spread,
         pad_token_id=pad_token_id,
-        **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
+        **without,
     )
 
 
 def token_logits(network: MaskedLMNetwork, hidden_MD: Tensor) -> Tensor:
     """(M, V) predictions at M chosen positions, whose hidden states these are."""
     if isinstance(network, ModernBertForMaskedLM):
-        return network.decoder(network.head(hidden_MD))
-    if isinstance(network, ElectraForMaskedLM):
-        return network.generator_lm_head(network.generator_predictions(hidden_MD))
-    return network.cls(hidden_MD)
+        logits_MV: Tensor = network.decoder(network.head(hidden_MD))
+    elif isinstance(network, ElectraForMaskedLM):
+        logits_MV = network.generator_lm_head(network.generator_predictions(hidden_MD))
+    else:
+        logits_MV = network.cls(hidden_MD)
+    return logits_MV

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from energylm.config.models import TransformerShape, preset_shape
+from energylm.config.models import Shape, TransformerShape, preset_shape
 from energylm.errors import ConfigError
 from energylm.models.presets import build_network
 
@@ -24,7 +24,7 @@ def width_for(
     parameters: int, preset: str, *, vocabulary_size: int, max_length: int, overrides: Mapping[str, Any] | None = None
 ) -> int:
     """The width at which a network of `preset`'s other sizes comes nearest to having `parameters` parameters."""
-    shape = preset_shape(preset, overrides)
+    shape: Shape = preset_shape(preset, overrides)
     step = shape.heads if isinstance(shape, TransformerShape) else 1
 
     def count(steps: int) -> int:

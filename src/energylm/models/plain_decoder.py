@@ -78,7 +78,7 @@ class PlainDecoder:
         config = self.network.config.get_text_config()
         cache = 2 * config.num_hidden_layers * config.hidden_size * (context_tokens + max_new_tokens)
         # Growing a cache copies it once a step, so count it twice.
-        return 4 * (2 * cache + 16 * config.hidden_size + 4 * self.vocabulary_size)
+        return int(4 * (2 * cache + 16 * config.hidden_size + 4 * self.vocabulary_size))
 
     def _forward(self, ids: Tensor, *, cache: Any, seen: int) -> Tensor:
         """Logits (rows, V) after the last of `ids`, which continue `seen` tokens in `cache`."""

@@ -13,7 +13,7 @@ Relations  `shared_prefix` is the special case of one stem with many branches; `
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -184,7 +184,8 @@ def _pieces(
     """(list, members, tree): all of a list's sequences in one tree, or in several where one would not fit."""
     assert model.start_token_id is not None
     read = [sequence[::-1] if model.direction == RIGHT_TO_LEFT else sequence for sequence in sequences]
-    waiting = [sorted(range(len(read)), key=lambda member: read[member])]  # neighbours share the longest prefixes
+    ordered = cast("list[list[int]]", read)  # all lists or all tuples: both compare token by token
+    waiting = [sorted(range(len(read)), key=lambda member: ordered[member])]  # neighbours share the longest prefixes
     found = []
     while waiting:
         members = waiting.pop()

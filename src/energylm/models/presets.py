@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from energylm.config.models import PRESETS, ConvolutionShape, preset_shape
+from energylm.config.models import PRESETS, ConvolutionShape, Shape, preset_shape
 from energylm.models.gated_convolution import GatedConvolutionConfig, GatedConvolutionLM
 
 __all__ = ["PRESETS", "build_network"]
@@ -28,7 +28,7 @@ def build_network(
     A sequence begins after the end-of-sequence token of the one before it, so that token is the start token too.
     `max_length` bounds the sequences of a transformer; a convolution has no bound.
     """
-    shape = preset_shape(preset, overrides)
+    shape: Shape = preset_shape(preset, overrides)
     if isinstance(shape, ConvolutionShape):
         return GatedConvolutionLM(
             GatedConvolutionConfig(

@@ -49,7 +49,7 @@ class RalmLM(PreTrainedModel):
         super().__init__(config)
         self.base = _network(config.base)
         self.residual = _network(config.residual)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
         self.train(self.training)
 
     @classmethod
@@ -97,7 +97,7 @@ class RalmLM(PreTrainedModel):
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-        return CausalLMOutput(loss=loss, logits=logits)
+        return CausalLMOutput(loss=loss, logits=logits)  # type: ignore[arg-type]  # transformers says FloatTensor
 
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing: both networks initialise themselves."""
@@ -114,7 +114,9 @@ def _network(config: dict[str, Any] | None) -> PreTrainedModel:
         raise ValueError("a RalmConfig needs the configs of both networks; make the model with RalmLM.of")
     gated_convolution.register()  # either factor may be one
     settings = dict(config)
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(settings.pop("model_type"), **settings))
+    network_config = AutoConfig.for_model(settings.pop("model_type"), **settings)
+    network: PreTrainedModel = AutoModelForCausalLM.from_config(network_config)
+    return network
 
 
 def _logits(network: PreTrainedModel, input_ids: Tensor, options: dict[str, Any]) -> Tensor:

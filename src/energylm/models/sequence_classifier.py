@@ -7,6 +7,8 @@ Use it     `first` with encoders that were pretrained with a [CLS] mark; `mean` 
            position has never had to stand for a whole text.
 """
 
+from typing import cast
+
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
@@ -18,7 +20,7 @@ class SequenceClassifier(HeadedEncoder):
     """`config.num_labels` outputs; one of them for a regression."""
 
     def _build_head(self, width: int) -> None:
-        self.classifier = nn.Linear(width, self.config.num_labels)
+        self.classifier = nn.Linear(width, cast(int, self.config.num_labels))  # transformers' own default is 2
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None

@@ -14,11 +14,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.utils import ModelOutput
 
 from energylm.models.contexts import check_network, pad_contexts
 from energylm.models.shared_prefix_attention import ATTENTION_NAME, Prefix, SharedPrefixCache, register
@@ -60,8 +60,7 @@ class SharedPrefixDecoder:
         )
         index_B = which_B if self._keeps_logits else lengths_B - 1
         logits_BV = output.logits[torch.arange(len(contexts), device=ids_BP.device), index_B]
-        keys, values = [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
-        return Prefix(keys=keys, values=values, lengths_B=lengths_B), logits_BV
+        return Prefix.of(cache, lengths_B), logits_BV
 
     def fork(self, prefix: Prefix, *, copies: int, max_new_tokens: int) -> SharedPrefixState:
         check_network(self.network, longest=int(prefix.lengths_B.max()) + max_new_tokens)
@@ -73,11 +72,11 @@ class SharedPrefixDecoder:
         return logits_RV
 
     @torch.no_grad()
-    def read(self, state: SharedPrefixState, tokens_RS: Tensor) -> ModelOutput:
-        """Append several tokens to every row at once; what the network says of each of them."""
+    def read(self, state: SharedPrefixState, tokens_RS: Tensor) -> Any:
+        """Append several tokens to every row at once; what the network says of each of them (a `ModelOutput`)."""
         steps_S = torch.arange(tokens_RS.shape[1], device=tokens_RS.device)
         with switched_attention(self.network, ATTENTION_NAME):
-            output: ModelOutput = self.network(
+            output = self.network(
                 input_ids=tokens_RS,
                 attention_mask=torch.ones_like(tokens_RS),  # unread; without one transformers warns of padding
                 position_ids=state.position_R[:, None] + steps_S,
@@ -92,7 +91,7 @@ class SharedPrefixDecoder:
         config = self.network.config.get_text_config()
         cache = 2 * config.num_hidden_layers * config.hidden_size * max_new_tokens
         activations = 16 * config.hidden_size + 4 * self.vocabulary_size  # one layer at a time; logits and their copies
-        return 4 * (cache + activations)
+        return int(4 * (cache + activations))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ Relations  `shared_prefix` drives a network with it; `plain_decoder` is the fall
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,18 +29,26 @@ class Prefix:
     values: list[Tensor]
     lengths_B: Tensor
 
+    @classmethod
+    def of(cls, cache: Cache, lengths_B: Tensor) -> Self:
+        """What a network has written of contexts into a cache; all its layers attend, so all have keys."""
+        layers: list[Any] = cache.layers  # linear attention, which transformers also allows for, has none
+        return cls([layer.keys for layer in layers], [layer.values for layer in layers], lengths_B)
+
     @property
     def padded(self) -> bool:
         return bool((self.lengths_B != self.keys[0].shape[2]).any())
 
 
-class SuffixLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
+class SuffixLayer(CacheLayerMixin):
     """Preallocated keys and values of what each row has added, (R, H, max_new_tokens, D)."""
 
     is_sliding = False
+    keys: Tensor  # never None: allocated at once
+    values: Tensor
 
     def __init__(self, prefix_keys: Tensor, *, rows: int, max_new_tokens: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         _, heads, self.prefix_tokens, width = prefix_keys.shape
         self.keys = prefix_keys.new_empty(rows, heads, max_new_tokens, width)
         self.values = torch.empty_like(self.keys)
@@ -66,7 +74,7 @@ class SuffixLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         return self.get_seq_length() + query_length, 0
 
 
-class SharedPrefixCache(Cache):  # type: ignore[misc]
+class SharedPrefixCache(Cache):
     """The prefix and one suffix layer per network layer."""
 
     def __init__(self, prefix: Prefix, *, copies: int, max_new_tokens: int) -> None:
@@ -96,9 +104,10 @@ def shared_prefix_attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     prefix = shared_prefix.prefix
-    prefix_key, prefix_value = prefix.keys[module.layer_idx], prefix.values[module.layer_idx]
+    layer = cast(int, module.layer_idx)
+    prefix_key, prefix_value = prefix.keys[layer], prefix.values[layer]
     rows, heads, queries, width = query.shape
-    contexts, kv_heads, prefix_tokens, _ = prefix_key.shape
+    contexts, kv_heads, prefix_tokens = prefix_key.shape[:3]
     copies, group, suffix_tokens = rows // contexts, heads // kv_heads, key.shape[2]
     by_context = (contexts, kv_heads, copies, group, queries)  # the axes of one product with the prefix
     by_row = (contexts, copies, kv_heads, group, queries)  # the axes of the products with the rows' own keys

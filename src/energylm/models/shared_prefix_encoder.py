@@ -42,8 +42,7 @@ class SharedPrefixEncoder:
             past_key_values=cache,
             use_cache=True,
         )
-        keys, values = [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
-        return Prefix(keys=keys, values=values, lengths_B=lengths_B), output.last_hidden_state
+        return Prefix.of(cache, lengths_B), output.last_hidden_state
 
     def read(self, prefix: Prefix, tokens_RS: Tensor) -> Tensor:
         """(R, S, D) hidden states of continuations; row r continues context r // (R / B)."""
@@ -58,7 +57,7 @@ class SharedPrefixEncoder:
         cache = 2 * config.num_hidden_layers * config.hidden_size
         activations = 16 * config.hidden_size
         attention = 4 * config.num_attention_heads * (context_tokens + new_tokens)  # scores and their copies
-        return 4 * new_tokens * (cache + activations + attention)
+        return int(4 * new_tokens * (cache + activations + attention))
 
 
 def can_share_prefix(network: PreTrainedModel) -> bool:

@@ -68,7 +68,7 @@ class SpanPredictor(HeadedEncoder):
         of_end_WD, of_start_WD = self.end_hidden.weight.chunk(2, dim=1)
         ends_BTW = nn.functional.linear(states_BTD, of_end_WD, self.end_hidden.bias)
         starts_BKW = nn.functional.linear(start_BKD, of_start_WD)
-        logits_BKT = self.end(gelu(ends_BTW[:, None] + starts_BKW[:, :, None]))[..., 0].float()
+        logits_BKT: Tensor = self.end(gelu(ends_BTW[:, None] + starts_BKW[:, :, None]))[..., 0].float()
         return logits_BKT.masked_fill(~reading.allowed_BT[:, None], -torch.inf).log_softmax(-1)
 
     def forward(
@@ -81,9 +81,9 @@ class SpanPredictor(HeadedEncoder):
         """Log-probabilities of starts, and of ends given the likeliest start."""
         reading = self.read(input_ids, attention_mask, token_type_ids, context_mask)
         best_B1 = reading.start_log_prob_BT.argmax(-1, keepdim=True)
-        return QuestionAnsweringModelOutput(
-            start_logits=reading.start_log_prob_BT, end_logits=self.end_log_probs(reading, best_B1)[:, 0]
-        )
+        start_BT, end_BT = reading.start_log_prob_BT, self.end_log_probs(reading, best_B1)[:, 0]
+        # transformers says FloatTensor
+        return QuestionAnsweringModelOutput(start_logits=start_BT, end_logits=end_BT)  # type: ignore[arg-type]
 
 
 def register() -> None:

@@ -15,7 +15,7 @@ Use it     as the noise of Electric and ELECTRA-TT (quarter size), or by itself 
 Relations  training is plain `objectives.cross_entropy` at every position; a masked LM needs a pass for each token.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ class TwoTowerPreTrainedModel(PreTrainedModel):
 class TwoTowerModel(TwoTowerPreTrainedModel):
     """Both towers. `last_hidden_state` is [→h_t ; ←h_t], which have read x_t: the representation for other uses."""
 
-    _tied_weights_keys: ClassVar[dict[str, str]] = {
+    _tied_weights_keys: ClassVar[dict[str, str]] = {  # type: ignore[misc]  # transformers leaves ClassVar out
         "right.embeddings.word_embeddings.weight": "left.embeddings.word_embeddings.weight"
     }
 
@@ -63,19 +63,21 @@ class TwoTowerModel(TwoTowerPreTrainedModel):
         super().__init__(config)
         self.left, self.right = ElectraModel(_tower_config(config)), ElectraModel(_tower_config(config))
         self.edges = nn.Embedding(2, config.embedding_size)  # what stands before the first token of each reading
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.left.embeddings.word_embeddings
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.left.embeddings.word_embeddings = self.right.embeddings.word_embeddings = value
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        table = cast(nn.Embedding, value)  # transformers promises no more than a module
+        self.left.embeddings.word_embeddings = self.right.embeddings.word_embeddings = table
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
         """States (B, T, D) of right-padded sequences."""
         forward_BSD, backward_BSD, lengths_B = self._read(input_ids, attention_mask)
         backward_BTD = _turned_round(backward_BSD[:, 1:], lengths_B)
-        return BaseModelOutput(last_hidden_state=torch.cat([forward_BSD[:, 1:], backward_BTD], dim=-1))
+        states_BTD = torch.cat([forward_BSD[:, 1:], backward_BTD], dim=-1)
+        return BaseModelOutput(last_hidden_state=states_BTD)  # type: ignore[arg-type]  # transformers says FloatTensor
 
     def cloze_states(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """(B, T, D): [→h_{t−1} ; ←h_{t+1}] of every position of right-padded sequences."""
@@ -102,7 +104,7 @@ class TwoTowerModel(TwoTowerPreTrainedModel):
 class TwoTowerForCloze(TwoTowerPreTrainedModel):
     """The towers under a softmax over the vocabulary."""
 
-    _tied_weights_keys: ClassVar[dict[str, str]] = {
+    _tied_weights_keys: ClassVar[dict[str, str]] = {  # type: ignore[misc]  # transformers leaves ClassVar out
         "decoder.weight": "towers.left.embeddings.word_embeddings.weight",
         "towers.right.embeddings.word_embeddings.weight": "towers.left.embeddings.word_embeddings.weight",
     }
@@ -113,7 +115,7 @@ class TwoTowerForCloze(TwoTowerPreTrainedModel):
         self.narrow = nn.Linear(config.hidden_size, config.embedding_size)
         self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.decoder = nn.Linear(config.embedding_size, config.vocab_size)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.decoder
