@@ -1,7 +1,7 @@
 """Coloured blocks: stretches cover the text once, scores meet where blocks intersect, text stays text."""
 
 from energylm.bundles.detector_results import BlockScore, Detection
-from energylm.verbs.detect.detections_page import detections_page, stretches
+from energylm.verbs.detect.judging import detections_page, stretches
 
 
 def detection(*blocks, verdict="machine", probability=0.9):

@@ -1,6 +1,10 @@
 """Judge texts of unknown writers: the work of `energylm detect run`. Texts go through in portions, on any engine.
 
 With an output folder finished portions are kept there, so that a killed run goes on where it stopped.
+
+On the page that `--html` asks for, a text is shown in stretches between the ends of its blocks, which intersect; a
+stretch has the mean score of the blocks that cover it. Blue is human, orange is machine (told apart by colour-blind
+readers); each stretch also says its number. The page needs no other file.
 """
 
 import json
@@ -9,10 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
+from itertools import pairwise
 from typing import Any
 
+from energylm import __version__
 from energylm.bundles.detector import Detector
-from energylm.bundles.detector_results import Detection
+from energylm.bundles.detector_results import BlockScore, Detection, logistic
 from energylm.bundles.known_models import absolute_place
 from energylm.bundles.weights_identity import model_identity
 from energylm.data.detection import read_unlabelled
@@ -23,12 +30,15 @@ from energylm.jobs.job import Job
 from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress, say
 from energylm.records import LOCAL, Record
+from energylm.report import html_page
+from energylm.report.report import slug
 from energylm.tables import Cell, Table, to_rich
-from energylm.verbs.detect.detections_page import detections_page
 from energylm.verbs.detect.run import RunDetector
 
 PORTION_TEXTS = 512
 SHOWN_CHARACTERS = 30  # of a name, in a table that fits into 80 columns
+_HUMAN, _MACHINE = "0, 114, 178", "213, 94, 0"  # Okabe & Ito's blue and vermilion
+_STRONGEST = 0.45  # opacity, so that text stays readable on light and dark ground
 
 
 @dataclass(frozen=True)
@@ -104,13 +114,13 @@ def json_lines(result: Detections) -> str:
 def rich_table(result: Detections) -> str:
     """For people, as wide as the terminal, and the reasons below."""
     from rich.console import Console
-    from rich.markup import escape
+    from rich.markup import escape as plain
 
     console = Console(file=sys.stdout, highlight=False)
     with console.capture() as captured:
         console.print(to_rich(result.table))
         for number, reason in enumerate(result.reasons, start=1):
-            console.print(f"{number}  {escape(reason)}")
+            console.print(f"{number}  {plain(reason)}")
     return captured.get()
 
 
@@ -156,3 +166,54 @@ def _judged(pool: Pool, texts: Sequence[str], kept: KeptBlocks) -> list[Detectio
 
     with progress("judging", total=len(texts), unit="text") as bar:
         return [detection for portion in kept.run(pool, portions(), progress=bar) for detection in portion]
+
+
+def detections_page(results: Sequence[tuple[str, str, Detection]], *, by: str) -> str:
+    """The page about (name, text, detection) of each text; `by` names the detector."""
+    counts = {
+        verdict: sum(detection.verdict == verdict for _, _, detection in results)
+        for verdict in ("human", "machine", "abstains")
+    }
+    about = (
+        f"{len(results):,} texts judged by {by}: {counts['machine']:,} machine, {counts['human']:,} human, "
+        f"{counts['abstains']:,} abstentions.\n\nOrange stretches look like a machine's, blue ones like a person's; "
+        "the small number before a stretch is its score (higher = machine). A verdict is about a whole text: single "
+        "blocks err often."
+    )
+    body = [html_page.section("What this is", html_page.paragraphs(about), identifier="about")]
+    for number, (name, text, detection) in enumerate(results, start=1):
+        title, identifier = f"{name}: {detection.verdict}", f"{number}-{slug(name)}"
+        body.append(html_page.section(title, _text(text, detection), identifier=identifier))
+    return html_page.page(title="Human or machine", body="\n".join(body), footer=f"energylm {__version__}")
+
+
+def _text(text: str, detection: Detection) -> str:
+    probability = "not calibrated" if detection.probability is None else f"P(machine) {detection.probability:.1%}"
+    facts = (
+        f"{probability}; {detection.reason}; {detection.tokens_used:,} of {detection.tokens:,} tokens in "
+        f"{len(detection.blocks):,} blocks"
+    )
+    spans = "".join(_span(text[start:end], score) for start, end, score in stretches(len(text), detection.blocks))
+    return f'<div class="sample"><p class="label">{escape(facts)}</p><p>{spans}</p></div>'
+
+
+def stretches(characters: int, blocks: Sequence[BlockScore]) -> list[tuple[int, int, float | None]]:
+    """(start, end, mean score of the blocks there) in order; None where no block reaches. They cover the whole text."""
+    ends = sorted({0, characters, *(block.start for block in blocks), *(block.end for block in blocks)})
+    spans: list[tuple[int, int, float | None]] = []
+    for start, end in pairwise(ends):
+        scores = [block.score for block in blocks if block.start <= start and end <= block.end]
+        spans.append((start, end, sum(scores) / len(scores) if scores else None))
+    return spans
+
+
+def _span(text: str, score: float | None) -> str:
+    if score is None:
+        return escape(text)
+    probability = logistic(score)
+    colour, strength = (_MACHINE, probability) if probability > 0.5 else (_HUMAN, 1 - probability)
+    opacity = _STRONGEST * (2 * strength - 1)
+    return (
+        f'<small>{score:+.1f} </small><span style="background: rgba({colour}, {opacity:.2f})" '
+        f'title="score {score:+.2f}">{escape(text)}</span>'
+    )
