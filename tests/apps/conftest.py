@@ -91,6 +91,15 @@ def energylm(
     return run
 
 
+def completion_task(**values: Any) -> Any:
+    """A task of the server's; what is not said is the language model alone, untruncated."""
+    from energylm.apps.serve.completer import CompletionTask
+
+    plain = {"temperature": 1.0, "top_p": 1.0, "top_k": None, "proposals": None, "weights": "paper"}
+    few = {"model": "tiny", "prompts": ("x",), "n": 1, "max_new_tokens": 5, "stop": (), "seed": 0}
+    return CompletionTask(**(few | plain | {"logprobs": None, "details": False} | values))
+
+
 @contextmanager
 def serving(app: Any) -> Iterator[str]:
     """The application on a free port, in a thread; gives its address."""

@@ -18,13 +18,13 @@ from energylm.apps.serve.app import create_app
 from energylm.apps.serve.completer import Completer
 from energylm.apps.serve.keys import ApiKeys
 from energylm.apps.serve.services import Services
-from energylm.apps.serve.upstream import Proposal, ProposalChooser, ProposalPool, Upstream, Wish
+from energylm.apps.serve.upstream import Proposal, ProposalChooser, Upstream
 from energylm.apps.serve.verb import ServeLimits
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
 from energylm.config.generate import JointSampling
-from tests.apps.conftest import serving
+from tests.apps.conftest import completion_task, serving
 
 KEY = new_token()
 PROMPT = "The old miller"
@@ -183,18 +183,18 @@ def test_a_proxy_in_several_calls_and_with_weights_of_its_own_model(server, text
 def test_corrected_weights_by_hand(text_energy, lm):
     """log w = log P_LM − log q − E, with the end token where the upstream stopped by itself."""
     proposals = (Proposal(" mends a bridge", False, -3.0, 3), Proposal(" sells", True, -5.0, 2))
-    pool = ProposalPool(PROMPT, proposals, "corrected", True, (), seed=1, index=0)
-    (chosen,) = ProposalChooser(text_energy, lm).choose([pool])
+    task = completion_task(prompts=(PROMPT,), proposals=2, weights="corrected", seed=1, details=True)
+    (chosen,) = ProposalChooser(text_energy, lm).choose([(task, [proposals])])
     context = lm.codec.context(PROMPT)
     by_hand = []
     for one, ending in zip(proposals, ([], [lm.eos_token_id]), strict=True):
         ids = [*context, *lm.encode(one.text), *ending]
         scored = lm.token_log_probs(torch.tensor([ids]), torch.tensor([len(ids)]), first=len(context)).sum()
         by_hand.append(float(scored) - one.log_prob - float(text_energy.text_energies([PROMPT + one.text])))
-    assert [one.log_weight for one in chosen.choice.candidates()] == pytest.approx(by_hand, abs=1e-3)
-    silent = ProposalPool(PROMPT, (Proposal(" x", False, None, 0),) * 2, "corrected", True, (), seed=1, index=0)
-    (told,) = ProposalChooser(text_energy, lm).choose([silent])
-    assert "tells no log-probabilities" in told.choice.warning
+    assert [one.log_weight for one in chosen.energylm.candidates] == pytest.approx(by_hand, abs=1e-3)
+    silent = (Proposal(" x", False, None, 0),) * 2
+    (told,) = ProposalChooser(text_energy, lm).choose([(task, [silent])])
+    assert "tells no log-probabilities" in told.choices[0].energylm.warning
 
 
 def completion(text="a", **values):
@@ -229,7 +229,7 @@ def test_failures_of_the_upstream_are_one_line(reply, status, says):
     upstream = Upstream("http://up/v1", model="m", key=None, n=4, seconds=2.0)
     upstream._client = httpx.AsyncClient(transport=httpx.MockTransport(handler))
     with pytest.raises(RefusedRequest) as refused:
-        asyncio.run(upstream.propose(Wish(("x",), 1, 5, 1.0, 1.0, None, 0, False)))
+        asyncio.run(upstream.propose(completion_task(), logprobs=False))
     assert refused.value.status == status and says in str(refused.value)
     if status == 429:
         assert refused.value.headers["retry-after"] == "7"
@@ -250,5 +250,5 @@ def test_log_probabilities_are_asked_for_and_done_without(refuses, log_prob):
 
     upstream = Upstream("http://up/v1/", model=None, key="k", n=4, seconds=2.0)
     upstream._client = httpx.AsyncClient(transport=httpx.MockTransport(handler))
-    ((proposal,),) = asyncio.run(upstream.propose(Wish(("x",), 1, 5, 1.0, 1.0, 3, 0, True)))
+    ((proposal,),) = asyncio.run(upstream.propose(completion_task(top_k=3), logprobs=True))
     assert proposal.log_prob == log_prob and '"first"' in bodies[-1] and '"top_k":3' in bodies[-1].replace(" ", "")

@@ -14,13 +14,14 @@ import torch
 from starlette.testclient import TestClient
 
 from energylm.apps.serve.app import create_app
-from energylm.apps.serve.completer import Completer, CompletionTask, cut_at_stop
+from energylm.apps.serve.completer import Completer, completion_response, cut_at_stop
 from energylm.apps.serve.services import Services
 from energylm.apps.serve.verb import ServeLimits
 from energylm.bundles import weighted_draws
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
+from energylm.bundles.residual_results import JointSample
 from energylm.config.generate import JointSampling
 from energylm.config.sampling import Truncation
 from energylm.testing import (
@@ -30,6 +31,7 @@ from energylm.testing import (
     exact_joint,
     exact_language_model,
 )
+from tests.apps.conftest import completion_task
 
 VOCABULARY, LENGTH, NEW = 3, 5, 2
 TABLE = ResidualModel(
@@ -114,18 +116,15 @@ def test_sampling_without_an_energy_is_that_of_the_language_model(client, lm):
 def tasks_of(completer):
     """Six requests that have nothing in common."""
     rows = [
-        # prompt, choices, tokens, truncation, proposals, seed, logprobs
-        ("The council", 1, 12, Truncation(), 16, 3, None),
-        ("A sailor carries a letter, and the old miller", 2, 9, Truncation(top_k=5), 16, 4, 2),
-        ("Her", 1, 10, Truncation(top_p=0.8, temperature=1.3), 9, 3, None),
-        ("A stranger paints", 3, 20, Truncation(), None, 4, 1),
-        ("The clerk", 1, 11, Truncation(temperature=0.5), None, 9, None),
-        ("The clerk", 1, 3, Truncation(top_k=1), 16, 9, None),
+        {"prompts": ("The council",), "max_new_tokens": 12, "proposals": 16, "seed": 3},
+        {"prompts": ("A sailor carries a letter, and the old miller",), "n": 2, "max_new_tokens": 9, "top_k": 5}
+        | {"proposals": 16, "seed": 4, "logprobs": 2},
+        {"prompts": ("Her",), "max_new_tokens": 10, "top_p": 0.8, "temperature": 1.3, "proposals": 9, "seed": 3},
+        {"prompts": ("A stranger paints",), "n": 3, "max_new_tokens": 20, "seed": 4, "logprobs": 1},
+        {"prompts": ("The clerk",), "max_new_tokens": 11, "temperature": 0.5, "seed": 9},
+        {"prompts": ("The clerk",), "max_new_tokens": 3, "temperature": 0, "proposals": 16, "seed": 9},
     ]
-    return [
-        CompletionTask((completer.read(prompt),), choices, tokens, cut, proposals, "paper", (), seed, logprobs)
-        for prompt, choices, tokens, cut, proposals, seed, logprobs in rows
-    ]
+    return [completion_task(**row, contexts=tuple(map(completer.read, row["prompts"]))) for row in rows]
 
 
 def test_a_request_is_answered_the_same_in_any_company(joint):
@@ -134,13 +133,14 @@ def test_a_request_is_answered_the_same_in_any_company(joint):
     together = completer.complete(tasks)
     for task, answers in zip(tasks, together, strict=True):
         (alone,) = completer.complete([task])
-        assert [one.text for one in answers] == [one.text for one in alone]
-        assert [one.finish_reason for one in answers] == [one.finish_reason for one in alone]
-        for one, other in zip(answers, alone, strict=True):
+        assert [one.text for one in answers.choices] == [one.text for one in alone.choices]
+        assert [one.finish_reason for one in answers.choices] == [one.finish_reason for one in alone.choices]
+        for one, other in zip(answers.choices, alone.choices, strict=True):
             if one.logprobs is not None:
-                assert one.logprobs.log_probs == pytest.approx(other.logprobs.log_probs, abs=1e-4)
+                assert one.logprobs.token_logprobs == pytest.approx(other.logprobs.token_logprobs, abs=1e-4)
     shifted = completer.complete(tasks[1:])  # teeth: another seed in the same company is seen
-    assert shifted[0][0].text == together[1][0].text != completer.complete([tasks[0]])[0][0].text
+    (first,) = completer.complete(tasks[:1])
+    assert shifted[0].choices[0].text == together[1].choices[0].text != first.choices[0].text
 
 
 def test_requests_share_one_call_of_the_engine(joint, monkeypatch):
@@ -197,6 +197,43 @@ def test_details_show_all_candidates_and_the_base(client, joint):
     assert facts["ess"] == pytest.approx(samples[0].ess, rel=1e-3) and facts["seed"] == 8
     drawn = ask(client, prompt="The", max_tokens=5)["energylm"]["seed"]
     assert 0 <= drawn < 2**53 and drawn != ask(client, prompt="The", max_tokens=5)["energylm"]["seed"]
+
+
+@pytest.mark.parametrize(
+    ("body", "choice", "facts"),
+    [
+        ({}, {"energy", "log_weight", "ess", "largest_share", "warning"}, {"seed", "warning"}),
+        ({"model": "table:base"}, None, {"seed", "warning"}),
+        ({"model": "table:base", "energy": {"details": True}}, None, {"seed", "warning", "candidates", "base"}),
+        (
+            {"energy": {"details": True, "proposals": 3}},
+            {"energy", "log_weight", "ess", "largest_share", "warning"},
+            {"seed", "warning", "candidates", "ess", "base"},
+        ),
+    ],
+)
+def test_which_keys_are_sent(tabular, body, choice, facts):
+    """What nobody asked for is left out; what a client may look for is there, if only as null."""
+    answer = ask(tabular, prompt=[1], max_tokens=NEW, seed=3, **body)
+    assert set(answer) == {"id", "object", "created", "model", "choices", "usage", "energylm"}
+    assert set(answer["energylm"]) == facts
+    (text,) = answer["choices"]
+    assert set(text) == {"text", "index", "logprobs", "finish_reason", "energylm"} and text["logprobs"] is None
+    assert (text["energylm"] and set(text["energylm"])) == choice
+    told = ask(tabular, prompt=[1], max_tokens=NEW, seed=3, logprobs=1, **body)["choices"][0]["logprobs"]
+    assert set(told) == {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
+
+
+def test_candidates_are_written_out_only_for_those_who_ask(tabular, monkeypatch):
+    """A pool of 64 texts costs more to decode than to choose from. Teeth: with details it is decoded."""
+    decoded = []
+    original = JointSample.candidates.fget
+    noting = property(lambda sample: decoded.append(sample) or original(sample))
+    monkeypatch.setattr(JointSample, "candidates", noting)
+    ask(tabular, prompt=[1], max_tokens=NEW, seed=3)
+    assert decoded == []
+    ask(tabular, prompt=[1], max_tokens=NEW, seed=3, energy={"details": True})
+    assert len(decoded) == 1
 
 
 def events(client, **body):
@@ -258,7 +295,9 @@ def test_a_stream_adds_up_to_the_answer(client, logprobs):
 def test_what_cannot_be_done_is_said_in_one_line(joint, monkeypatch, body, status, says):
     """The last one can be done, by the limits of requests; the draws themselves are left out here."""
     completer = Completer(joint, name="tiny")
-    monkeypatch.setattr(completer, "complete", lambda tasks, is_wanted: [[] for _ in tasks])
+    monkeypatch.setattr(
+        completer, "complete", lambda tasks, is_wanted: [completion_response(task, []) for task in tasks]
+    )
     client = TestClient(create_app(Services("tiny", completer), SMALL))
     answer = client.post("/v1/completions", json=body)
     assert answer.status_code == status, answer.text

@@ -151,7 +151,7 @@ def test_a_quiet_queue_calls_once_and_a_busy_one_does_not(monkeypatch):
         assert queue.waiting == 1  # it has entered, though the call has not returned
         was_called.clear()
         may_end.set()
-        assert (await late).value == "late"
+        assert (await late).answer == "late"
         assert await asyncio.to_thread(was_called.wait, 10)
         await asyncio.sleep(0.5)
         await queue.close()

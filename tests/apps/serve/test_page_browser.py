@@ -54,7 +54,7 @@ def fake_server():
         base = [texts[3], texts[2], texts[0]][: body.n]
         details = {"seed": 0, "candidates": candidates, "ess": 1.84, "base": base}
         whole = {"id": "x", "created": 0, "model": "fake", "choices": chosen, "energylm": details}
-        return refused(request) or SafeJSON(schemas.CompletionAnswer.model_validate(whole).model_dump())
+        return refused(request) or SafeJSON(schemas.CompletionResponse.model_validate(whole).model_dump())
 
     @app.post("/v1/detect")
     async def detect(request: Request):
@@ -67,7 +67,7 @@ def fake_server():
             "blocks": [{"start": 0, "end": 29, "score": -2.0}, {"start": 29, "end": len(text), "score": 4.0}],
             "calibration": {"asked_rate": 0.01},
         }
-        whole = schemas.DetectAnswer.model_validate({"results": [found | numbers]})
+        whole = schemas.DetectResponse.model_validate({"results": [found | numbers]})
         return refused(request) or SafeJSON(whole.model_dump())
 
     @app.post("/v1/rerank")
@@ -81,7 +81,7 @@ def fake_server():
         ]
         best_first = sorted(ranked, key=lambda one: -one["total"])
         whole = {"model": "fake", "convention": "nats", "weight": body.weight, "results": best_first}
-        return refused(request) or SafeJSON(schemas.RerankAnswer.model_validate(whole).model_dump())
+        return refused(request) or SafeJSON(schemas.RerankResponse.model_validate(whole).model_dump())
 
     return app
 

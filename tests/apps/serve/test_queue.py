@@ -72,7 +72,7 @@ def test_what_waits_travels_together_in_order_and_by_kind():
         models.go.set()
         answers = await asyncio.gather(first, *tasks)
         await queue.close()
-        assert [one.value for one in answers] == ["first!", "p!", "q!", "x!", "r!", "s!"]
+        assert [one.answer for one in answers] == ["first!", "p!", "q!", "x!", "r!", "s!"]
         assert models.batches == [
             ["first"],
             ["p", "q", "r"],
@@ -95,7 +95,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back():
             await queue.run("a", "r", rows=1, has_left=stays)
         assert refused.value.status == 429 and int(refused.value.headers["retry-after"]) >= 1
         models.go.set()
-        assert [one.value for one in await asyncio.gather(*tasks)] == ["first!", "p!", "q!"]
+        assert [one.answer for one in await asyncio.gather(*tasks)] == ["first!", "p!", "q!"]
         assert metrics.registry.get_sample_value("energylm_queue_full_total") == 1
         await queue.close()
 
@@ -110,11 +110,11 @@ def test_one_bad_request_does_not_spoil_the_others():
         tasks = await waiting(queue, "p", "bad", "q")
         models.go.set()
         p, bad, q = await asyncio.gather(*tasks, return_exceptions=True)
-        assert (p.value, q.value) == ("p!", "q!") and isinstance(bad, DataError)
+        assert (p.answer, q.answer) == ("p!", "q!") and isinstance(bad, DataError)
         assert models.batches[1:] == [["p", "bad", "q"], ["p"], ["bad"], ["q"]]
         bugs = await asyncio.gather(*await waiting(queue, "r", "bug"), return_exceptions=True)
         assert all(isinstance(bug, ZeroDivisionError) for bug in bugs if not hasattr(bug, "value"))
-        assert (await queue.run("a", "s", rows=1, has_left=stays)).value == "s!"  # the worker lives on
+        assert (await queue.run("a", "s", rows=1, has_left=stays)).answer == "s!"  # the worker lives on
         await first
         await queue.close()
 
@@ -125,7 +125,7 @@ def test_whoever_has_an_answer_is_not_counted_as_running(monkeypatch):
     """`running` at the moment of each answer: 0 for the last of a batch, whether the batch succeeds, has a bad request
     (each then runs alone: 2, 1, 0 remain) or fails. Counted down after the answers were sent, which is the mistake that
     this is about, they were 1, 3, 3, 3, 1."""
-    seen, finish = [], serve_queue.Job.finish
+    seen, finish = [], serve_queue.QueuedRequest.finish
 
     async def scene():
         models = Models()
@@ -135,7 +135,7 @@ def test_whoever_has_an_answer_is_not_counted_as_running(monkeypatch):
             seen.append(queue.running)
             finish(job, *arguments, **named)
 
-        monkeypatch.setattr(serve_queue.Job, "finish", noting)
+        monkeypatch.setattr(serve_queue.QueuedRequest, "finish", noting)
         first = await start(queue, models)
         tasks = await waiting(queue, "p", "q", "bad")
         models.go.set()
@@ -190,7 +190,7 @@ def test_closing_answers_what_waits_and_takes_nothing_new():
             await queue.run("a", "late", rows=1, has_left=stays)
         assert refused.value.status == 503
         models.go.set()
-        assert [one.value for one in await asyncio.gather(*tasks)] == ["first!", "p!"]
+        assert [one.answer for one in await asyncio.gather(*tasks)] == ["first!", "p!"]
         await closing
 
     asyncio.run(scene())

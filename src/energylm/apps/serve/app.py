@@ -34,15 +34,15 @@ from energylm.apps.security import (
 from energylm.apps.serve.completions import completions_router
 from energylm.apps.serve.keys import ApiKeys
 from energylm.apps.serve.queue import ModelQueue, ServeMetrics
-from energylm.apps.serve.schemas import ErrorAnswer, Health, ModelFacts, ModelsAnswer
+from energylm.apps.serve.schemas import ErrorResponse, Health, ModelFacts, ModelsResponse
 from energylm.apps.serve.services import Services, Serving
 from energylm.apps.serve.tools import tools_router
 from energylm.apps.serve.upstream import Upstream
 from energylm.apps.serve.verb import ServeLimits
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorAnswer, "description": "What was asked cannot be done; one line says why."},
-    "5XX": {"model": ErrorAnswer, "description": "The server, or the one behind it, failed or was too slow."},
+    "4XX": {"model": ErrorResponse, "description": "What was asked cannot be done; one line says why."},
+    "5XX": {"model": ErrorResponse, "description": "The server, or the one behind it, failed or was too slow."},
 }
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -115,9 +115,9 @@ def _models_router(serving: Serving) -> APIRouter:
         description = serving.model_names[name]
         return ModelFacts(id=name, object="model", created=since, owned_by="energylm", description=description)
 
-    @router.get("/v1/models", response_model=ModelsAnswer, summary="The models that are served")
+    @router.get("/v1/models", response_model=ModelsResponse, summary="The models that are served")
     async def models() -> Any:
-        return ModelsAnswer(object="list", data=[facts(name) for name in serving.model_names])
+        return ModelsResponse(object="list", data=[facts(name) for name in serving.model_names])
 
     @router.get("/v1/models/{name}", response_model=ModelFacts, summary="One of them")
     async def model(name: str) -> Any:

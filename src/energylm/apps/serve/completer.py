@@ -14,12 +14,23 @@ that completes the character has it.
 Relations  `upstream` does the same with candidates of another server.
 """
 
+import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Literal
+from typing import Any
 
 from energylm import contracts
+from energylm.apps.serve.schemas import (
+    CandidateFacts,
+    ChoiceFacts,
+    CompletionChoice,
+    CompletionFacts,
+    CompletionResponse,
+    LogProbs,
+    Usage,
+)
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.bundles.language_model import LanguageModel
@@ -28,7 +39,6 @@ from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.residual_results import JointSample
 from energylm.bundles.residual_sampling import PoolRequest
 from energylm.bundles.token_alternatives import TokenAlternatives, token_alternatives
-from energylm.bundles.token_alternatives import TokenAlternatives as Thoughts
 from energylm.config.energy import TOKENS
 from energylm.config.generate import JointSampling
 from energylm.config.sampling import Truncation
@@ -36,7 +46,7 @@ from energylm.errors import DataError
 from energylm.progress import Progress
 from energylm.samplers.resampling import Weights
 
-FinishReason = Literal["stop", "length"]
+Draw = tuple[Context, list[int], JointSample | None]  # a prompt, the tokens of a text, and what they were chosen among
 
 
 class Abandoned(Exception):
@@ -57,70 +67,73 @@ class Watch(Progress):
 
 @dataclass(frozen=True)
 class CompletionTask:
-    """One request, its prompts read already."""
+    """A request with its defaults filled in, inside the server's limits."""
 
-    contexts: tuple[Context, ...]
-    choices: int  # texts of each prompt
+    model: str
+    prompts: tuple[str | list[int], ...]
+    n: int  # texts of each prompt
     max_new_tokens: int
-    truncation: Truncation
+    temperature: float  # 0: greedy
+    top_p: float
+    top_k: int | None
     proposals: int | None  # candidates of each text; None: the language model alone
     weights: Weights
     stop: tuple[str, ...]
     seed: int
     logprobs: int | None  # how many of the likeliest tokens are told beside each token
-
-    @property
-    def wants_logprobs(self) -> bool:
-        return self.logprobs is not None
+    details: bool
+    contexts: tuple[Context, ...] = ()  # the prompts, once they are read
 
     @property
     def rows(self) -> int:
         """Continuations that are drawn."""
-        return len(self.contexts) * self.choices * (self.proposals or 1)
+        return len(self.prompts) * self.n * (self.proposals or 1)
+
+    @property
+    def prompt_of_each(self) -> list[str]:
+        """The prompt of each text, as text."""
+        return [str(prompt) for prompt in self.prompts for _ in range(self.n)]
+
+    @property
+    def is_untruncated(self) -> bool:
+        return self.temperature == 1 and self.top_p == 1 and self.top_k is None
+
+    @property
+    def truncation(self) -> Truncation:
+        if self.temperature == 0:
+            return Truncation(top_k=1)
+        top_p = None if self.top_p == 1 else self.top_p
+        return Truncation(top_k=self.top_k, top_p=top_p, temperature=self.temperature)
 
 
 @dataclass(frozen=True)
-class TokenLogProbs:
-    """Under the untruncated model at temperature 1, in nats. The pieces add up to the text, but for the end token's:
-    that is its name."""
+class Written:
+    """A text with what the answer tells of it as a whole."""
 
-    pieces: list[str]
-    offsets: list[int]
-    log_probs: list[float]
-    likeliest: list[dict[str, float]]
-
-    def before(self, end: int) -> "TokenLogProbs":
-        """Of the tokens that begin before character `end`."""
-        count = sum(offset < end for offset in self.offsets)
-        return TokenLogProbs(self.pieces[:count], self.offsets[:count], self.log_probs[:count], self.likeliest[:count])
-
-
-@dataclass(frozen=True)
-class Candidate:
-    text: str
-    energy: float
-    log_weight: float
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How a text was chosen among its candidates."""
-
-    energy: float
-    log_weight: float
-    ess: float
-    largest_share: float
-    warning: str | None
-    candidates: Callable[[], list[Candidate]]  # as text, the first is what the language model alone would have said
-
-
-@dataclass(frozen=True)
-class Completion:
-    text: str
+    choice: CompletionChoice
     tokens: int  # the end token counted
-    finish_reason: FinishReason
-    logprobs: TokenLogProbs | None
-    choice: Choice | None  # None without an energy
+    candidates: list[CandidateFacts]  # where details are asked for; the first is the language model's own text
+
+
+def completion_response(task: CompletionTask, texts: Sequence[Written]) -> CompletionResponse:
+    """The answer to a request for these texts."""
+    prompt_tokens, written = sum(len(context.energy) for context in task.contexts), sum(text.tokens for text in texts)
+    first = texts[0].choice.energylm if texts else None
+    facts: dict[str, Any] = {"seed": task.seed, "warning": first and first.warning}
+    if task.details and first is None:
+        facts |= {"candidates": [], "base": [text.choice.text for text in texts]}
+    elif task.details and first is not None:
+        facts |= {"candidates": texts[0].candidates, "ess": first.ess}
+        facts |= {"base": [text.candidates[0].text for text in texts]}
+    return CompletionResponse(
+        id=f"cmpl-{secrets.token_hex(12)}",
+        object="text_completion",
+        created=int(time.time()),
+        model=task.model,
+        choices=[text.choice for text in texts],
+        usage=Usage(prompt_tokens=prompt_tokens, completion_tokens=written, total_tokens=prompt_tokens + written),
+        energylm=CompletionFacts(**facts),
+    )
 
 
 class Completer:
@@ -163,85 +176,96 @@ class Completer:
 
     def complete(
         self, tasks: Sequence[CompletionTask], *, is_wanted: Callable[[], bool] = lambda: True
-    ) -> list[list[Completion]]:
-        """The texts of each task, prompt after prompt; `is_wanted` is asked while they are drawn."""
+    ) -> list[CompletionResponse]:
+        """The answer to each task, its texts prompt after prompt; `is_wanted` is asked while they are drawn."""
         watch = Watch(is_wanted)
-        found: dict[int, list[_Written]] = {}
-        for answer, is_joint in ((self._joint, True), (self._plain, False)):
-            places = [place for place, task in enumerate(tasks) if self._chooses(task) == is_joint]
-            found |= zip(places, answer([tasks[place] for place in places], watch), strict=True)
-        written = [found[place] for place in range(len(tasks))]
-        thoughts = self._thoughts(tasks, written)
+        drawn: dict[int, list[Draw]] = {}
+        for draw, is_joint in ((self._joint, True), (self._plain, False)):
+            indices = [index for index, task in enumerate(tasks) if self._chooses(task) == is_joint]
+            drawn |= zip(indices, draw([tasks[index] for index in indices], watch), strict=True)
+        told = self._alternatives(tasks, [drawn[index] for index in range(len(tasks))])
         return [
-            [self._completion(task, one, next(thoughts) if task.wants_logprobs else None) for one in of_task]
-            for task, of_task in zip(tasks, written, strict=True)
+            completion_response(
+                task,
+                [
+                    self._written(task, number, *draw, None if task.logprobs is None else next(told))
+                    for number, draw in enumerate(drawn[index])
+                ],
+            )
+            for index, task in enumerate(tasks)
         ]
 
     def _chooses(self, task: CompletionTask) -> bool:
         return self.joint is not None and task.proposals is not None and task.truncation.top_k != 1
 
-    def _joint(self, tasks: Sequence[CompletionTask], watch: Watch) -> list[list["_Written"]]:
+    def _joint(self, tasks: Sequence[CompletionTask], watch: Watch) -> list[list[Draw]]:
         if self.joint is None or not tasks:
             return []
         requests = [
             PoolRequest(context, _options(task), task.seed, number)
             for task in tasks
-            for number, context in enumerate(context for context in task.contexts for _ in range(task.choices))
+            for number, context in enumerate(context for context in task.contexts for _ in range(task.n))
         ]
         samples = iter(self.joint.sample_requests(requests, progress=watch))
         return [
-            [
-                _Written(context, sample.tokens[0], _choice(sample))
-                for context in task.contexts
-                for sample in islice(samples, task.choices)
-            ]
+            [(context, sample.tokens[0], sample) for context in task.contexts for sample in islice(samples, task.n)]
             for task in tasks
         ]
 
-    def _plain(self, tasks: Sequence[CompletionTask], watch: Watch) -> list[list["_Written"]]:
+    def _plain(self, tasks: Sequence[CompletionTask], watch: Watch) -> list[list[Draw]]:
         requests = [
-            DrawRequest(context.lm, task.choices, task.max_new_tokens, task.truncation, task.seed, number)
+            DrawRequest(context.lm, task.n, task.max_new_tokens, task.truncation, task.seed, number)
             for task in tasks
             for number, context in enumerate(task.contexts)
         ]
         drawn = iter(draw_requests(self.lm, requests, progress=watch))
-        found = []
+        of_tasks: list[list[Draw]] = []
         for task in tasks:
-            of_task = []
-            for context in task.contexts:
-                one = next(drawn)
-                rows = zip(one.tokens[0].tolist(), one.lengths[0].tolist(), strict=True)
-                of_task += [_Written(context, tokens[:length], None) for tokens, length in rows]
-            found.append(of_task)
-        return found
+            of_tasks.append([])
+            for context, continuations in zip(task.contexts, islice(drawn, len(task.contexts)), strict=True):
+                rows = zip(continuations.tokens[0].tolist(), continuations.lengths[0].tolist(), strict=True)
+                of_tasks[-1] += [(context, tokens[:length], None) for tokens, length in rows]
+        return of_tasks
 
-    def _thoughts(self, tasks: Sequence[CompletionTask], written: Sequence[list["_Written"]]) -> Iterator[Thoughts]:
-        """What the language model thought of the tokens of the texts whose task asks for it, in order."""
-        asked = [one for task, of_task in zip(tasks, written, strict=True) for one in of_task if task.wants_logprobs]
+    def _alternatives(
+        self, tasks: Sequence[CompletionTask], drawn: Sequence[Sequence[Draw]]
+    ) -> Iterator[TokenAlternatives]:
+        """What the language model gives to the tokens of the texts whose task asks for it, in order."""
+        asked = [
+            draw for task, of_task in zip(tasks, drawn, strict=True) for draw in of_task if task.logprobs is not None
+        ]
         if not asked:
             return iter(())
         most = max(task.logprobs or 0 for task in tasks)
-        contexts, tokens = [one.context.lm for one in asked], [one.tokens for one in asked]
+        contexts, tokens = [context.lm for context, _, _ in asked], [tokens for _, tokens, _ in asked]
         return iter(token_alternatives(self.lm, contexts, tokens, k=most))
 
-    def _completion(self, task: CompletionTask, one: "_Written", thoughts: Thoughts | None) -> Completion:
-        whole = self._texts.new_text(one.context, one.tokens)
+    def _written(
+        self,
+        task: CompletionTask,
+        index: int,
+        context: Context,
+        tokens: list[int],
+        sample: JointSample | None,
+        alternatives: TokenAlternatives | None,
+    ) -> Written:
+        whole = self._texts.new_text(context, tokens)
         text = cut_at_stop(whole, task.stop)
-        has_ended = len(text) < len(whole) or one.tokens[-1] == self.lm.eos_token_id
+        has_ended = len(text) < len(whole) or tokens[-1] == self.lm.eos_token_id
         logprobs = None
-        if thoughts is not None:
-            told = token_log_probs(
-                self.lm, self._texts, one.context, one.tokens, thoughts, likeliest=task.logprobs or 0
+        if alternatives is not None:
+            logprobs = token_log_probs(
+                self.lm, self._texts, context, tokens, alternatives, likeliest=task.logprobs or 0
             )
-            logprobs = told if text == whole else told.before(len(text))
-        return Completion(text, len(one.tokens), "stop" if has_ended else "length", logprobs, one.choice)
-
-
-@dataclass(frozen=True)
-class _Written:
-    context: Context
-    tokens: list[int]
-    choice: Choice | None
+            logprobs = logprobs if text == whole else _before(logprobs, len(text))
+        choice = CompletionChoice(
+            text=text,
+            index=index,
+            logprobs=logprobs,
+            finish_reason="stop" if has_ended else "length",
+            energylm=None if sample is None else _choice_facts(sample),
+        )
+        return Written(choice, len(tokens), _candidates(sample) if task.details and sample is not None else [])
 
 
 def _options(task: CompletionTask) -> JointSampling:
@@ -250,26 +274,29 @@ def _options(task: CompletionTask) -> JointSampling:
     )
 
 
-def _choice(sample: JointSample) -> Choice:
+def _choice_facts(sample: JointSample) -> ChoiceFacts:
     (pool,) = sample.pools
     (kept,) = pool.kept
-    return Choice(
+    return ChoiceFacts(
         energy=float(pool.energy[kept]),
         log_weight=float(pool.log_weight[kept]),
         ess=sample.ess,
         largest_share=sample.largest_share,
         warning=sample.warning,
-        candidates=lambda: [
-            Candidate(text, float(energy), float(log_weight))
-            for text, energy, log_weight in zip(sample.candidates, pool.energy, pool.log_weight, strict=True)
-        ],
     )
+
+
+def _candidates(sample: JointSample) -> list[CandidateFacts]:
+    return [
+        CandidateFacts(text=text, energy=float(energy), log_weight=float(log_weight))
+        for text, energy, log_weight in zip(sample.candidates, sample.energies, sample.log_weights, strict=True)
+    ]
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     """`text` up to where the first of the stop strings begins."""
-    places = [place for place in (text.find(one) for one in stop) if place >= 0]
-    return text[: min(places, default=len(text))]
+    starts = [start for start in (text.find(string) for string in stop) if start >= 0]
+    return text[: min(starts, default=len(text))]
 
 
 def token_log_probs(
@@ -277,11 +304,12 @@ def token_log_probs(
     texts: JointTexts,
     context: Context,
     tokens: list[int],
-    thoughts: TokenAlternatives,
+    alternatives: TokenAlternatives,
     *,
     likeliest: int,
-) -> TokenLogProbs:
-    """What `thoughts` say of `tokens` after `context`, with so many of the likeliest tokens beside each."""
+) -> LogProbs:
+    """Of `tokens` after `context`, with so many of the likeliest tokens beside each: under the untruncated model at
+    temperature 1, in nats. The pieces add up to the text, but for the end token's: that is its name."""
     whole, ends = texts.new_text(context, tokens), [0]
     for count in range(1, len(tokens) + 1):
         so_far = texts.new_text(context, tokens[:count])
@@ -289,8 +317,14 @@ def token_log_probs(
     pieces = [whole[start:stop] for start, stop in pairwise(ends)]
     if tokens[-1] == lm.eos_token_id:
         pieces[-1] = _name(lm, tokens[-1])
-    names = [_named(lm, of_token[:likeliest]) for of_token in thoughts.likeliest]
-    return TokenLogProbs(pieces, ends[:-1], thoughts.log_probs, names)
+    names = [_named(lm, of_token[:likeliest]) for of_token in alternatives.likeliest]
+    return LogProbs(tokens=pieces, token_logprobs=alternatives.log_probs, top_logprobs=names, text_offset=ends[:-1])
+
+
+def _before(logprobs: LogProbs, end: int) -> LogProbs:
+    """Of the tokens that begin before character `end`."""
+    count = sum(offset < end for offset in logprobs.text_offset)
+    return LogProbs(**{name: values[:count] for name, values in logprobs})
 
 
 def _named(lm: contracts.LanguageModel, likeliest: Sequence[tuple[int, float]]) -> dict[str, float]:

@@ -76,7 +76,7 @@ class ServeMetrics:
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     kind: str
     payload: Any
     rows: int
@@ -86,6 +86,7 @@ class Job:
     queue_seconds: float = 0.0
     model_seconds: float = 0.0
     is_wanted: bool = True
+    answer: Any = None
 
     def finish(self, answer: Any = None, error: BaseException | None = None) -> None:
         """Called by the worker; the future belongs to the event loop."""
@@ -103,13 +104,6 @@ class Job:
             self.future.set_exception(error)
 
 
-@dataclass(frozen=True)
-class Answer:
-    value: Any
-    queue_seconds: float
-    model_seconds: float
-
-
 class ModelQueue:
     """`handlers` name the kinds of work. The worker starts with the first request; it is who calls `on_quiet`, too."""
 
@@ -122,25 +116,26 @@ class ModelQueue:
         on_quiet: Callable[[], None] = lambda: None,
     ) -> None:
         self._handlers, self._limits, self._metrics, self._on_quiet = handlers, limits, metrics, on_quiet
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[QueuedRequest] = deque()
         self._changed = threading.Condition()
         self._worker: threading.Thread | None = None
         self._is_closing = False
         self._expected, self._gap_seconds = 1, GAP_SECONDS
         self.running = 0  # requests that the models are at
-        self._seconds_a_job = 0.1
+        self._seconds_a_request = 0.1
         metrics.watch_queue(lambda: self.waiting)
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    async def run(self, kind: str, payload: Any, *, rows: int, has_left: Callable[[], Any]) -> Answer:
-        """The answer of `handlers[kind]`; `has_left` is an async function that tells whether the client is gone."""
-        job = self._enter(kind, payload, rows)
-        deadline = job.arrived + self._limits.request_seconds
+    async def run(self, kind: str, payload: Any, *, rows: int, has_left: Callable[[], Any]) -> QueuedRequest:
+        """The request with its answer by `handlers[kind]`; `has_left` is an async function that tells whether the
+        client is gone."""
+        queued = self._enter(kind, payload, rows)
+        deadline = queued.arrived + self._limits.request_seconds
         try:
-            while not job.future.done():
+            while not queued.future.done():
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise RefusedRequest(
@@ -148,13 +143,14 @@ class ModelQueue:
                         f"no answer within {self._limits.request_seconds:g} seconds; ask for less, or try again later",
                         code="timeout",
                     )
-                await asyncio.wait({job.future}, timeout=min(left, LOOK_SECONDS))
-                if not job.future.done() and await has_left():
+                await asyncio.wait({queued.future}, timeout=min(left, LOOK_SECONDS))
+                if not queued.future.done() and await has_left():
                     raise RefusedRequest(499, "the client has left", code="client_left")
-            return Answer(job.future.result(), job.queue_seconds, job.model_seconds)
+            queued.answer = queued.future.result()
+            return queued
         finally:
-            job.is_wanted = False
-            job.future.cancel()
+            queued.is_wanted = False
+            queued.future.cancel()
 
     def check_room(self) -> None:
         """An error where a request could not enter now."""
@@ -163,7 +159,7 @@ class ModelQueue:
         if len(self._waiting) < self._limits.max_waiting:
             return
         self._metrics.refused.inc()
-        seconds = max(1, round(self._seconds_a_job * len(self._waiting)))
+        seconds = max(1, round(self._seconds_a_request * len(self._waiting)))
         raise RefusedRequest(
             429,
             f"{self._limits.max_waiting} requests are waiting already; try again in {seconds} seconds",
@@ -171,17 +167,17 @@ class ModelQueue:
             headers={"retry-after": str(seconds)},
         )
 
-    def _enter(self, kind: str, payload: Any, rows: int) -> Job:
+    def _enter(self, kind: str, payload: Any, rows: int) -> QueuedRequest:
         loop = asyncio.get_running_loop()
-        job = Job(kind, payload, rows, loop, loop.create_future())
+        queued = QueuedRequest(kind, payload, rows, loop, loop.create_future())
         with self._changed:
             self.check_room()
-            self._waiting.append(job)
+            self._waiting.append(queued)
             if self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="energylm-models", daemon=True)
                 self._worker.start()
             self._changed.notify_all()
-        return job
+        return queued
 
     def open(self) -> None:
         """Take requests, again if the queue has been closed; a new one is open."""
@@ -201,21 +197,21 @@ class ModelQueue:
             self._process(batch)
             del batch  # its answers, and the candidates behind them, must not live until the next request
 
-    def _process(self, batch: list[Job]) -> None:
+    def _process(self, batch: list[QueuedRequest]) -> None:
         begun = time.monotonic()
-        for job in batch:
-            job.queue_seconds = begun - job.arrived
-            self._metrics.queue_seconds.observe(job.queue_seconds)
+        for queued in batch:
+            queued.queue_seconds = begun - queued.arrived
+            self._metrics.queue_seconds.observe(queued.queue_seconds)
         self._metrics.batch_requests.observe(len(batch))
-        self._metrics.batch_rows.observe(sum(job.rows for job in batch))
+        self._metrics.batch_rows.observe(sum(queued.rows for queued in batch))
         self.running = len(batch)
         self._answer(batch, begun)
         self.running = 0  # of an abandoned batch, too
         seconds = time.monotonic() - begun
         self._gap_seconds = max(GAP_SECONDS, GAP_SHARE * seconds)
-        self._seconds_a_job += NEWEST_WEIGHT * (seconds / len(batch) - self._seconds_a_job)
+        self._seconds_a_request += NEWEST_WEIGHT * (seconds / len(batch) - self._seconds_a_request)
 
-    def _next_batch(self) -> list[Job]:
+    def _next_batch(self) -> list[QueuedRequest]:
         """The next requests of one kind; none when the queue is closed and empty."""
         while True:
             if not self._has_work(within_seconds=QUIET_SECONDS):
@@ -238,45 +234,45 @@ class ModelQueue:
         end = time.monotonic() + self._limits.gather_seconds
         while len(self._waiting) < self._expected and not self._is_closing:
             seen, left = len(self._waiting), end - time.monotonic()
-            if sum(job.rows for job in self._waiting) >= self._limits.max_batch_rows or left <= 0:
+            if sum(queued.rows for queued in self._waiting) >= self._limits.max_batch_rows or left <= 0:
                 return
             self._changed.wait(min(self._gap_seconds, left))
             if len(self._waiting) == seen:
                 return
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[QueuedRequest]:
         """The first request, and those of its kind behind it that fit; others keep their places."""
-        wanted = [job for job in self._waiting if job.is_wanted]
-        batch: list[Job] = []
-        for job in wanted:
-            rows = sum(one.rows for one in batch) + job.rows
-            if not batch or (job.kind == batch[0].kind and rows <= self._limits.max_batch_rows):
-                batch.append(job)
+        wanted = [queued for queued in self._waiting if queued.is_wanted]
+        batch: list[QueuedRequest] = []
+        for queued in wanted:
+            rows = sum(other.rows for other in batch) + queued.rows
+            if not batch or (queued.kind == batch[0].kind and rows <= self._limits.max_batch_rows):
+                batch.append(queued)
         taken = set(batch)
-        self._waiting = deque(job for job in wanted if job not in taken)
+        self._waiting = deque(queued for queued in wanted if queued not in taken)
         return batch
 
-    def _answer(self, batch: list[Job], begun: float) -> None:
+    def _answer(self, batch: list[QueuedRequest], begun: float) -> None:
         try:
             answers = self._run(batch)
         except Abandoned:
             return
         except Exception as error:
             if len(batch) > 1 and isinstance(error, EnergyLMError):  # whose it is shows when each runs alone
-                for job in batch:
-                    self._answer([job], begun)
+                for queued in batch:
+                    self._answer([queued], begun)
                 return
             self.running -= len(batch)
-            for job in batch:
-                job.finish(error=error)
+            for queued in batch:
+                queued.finish(error=error)
             return
         self._expected = len(batch) + self.waiting  # counted before anyone can ask again
         self.running -= len(batch)  # likewise: whoever has an answer sees no model at work for it
-        for job, answer in zip(batch, answers, strict=True):
-            job.model_seconds = time.monotonic() - begun
-            job.finish(answer)
+        for queued, answer in zip(batch, answers, strict=True):
+            queued.model_seconds = time.monotonic() - begun
+            queued.finish(answer)
 
-    def _run(self, batch: list[Job]) -> Sequence[Any]:
+    def _run(self, batch: list[QueuedRequest]) -> Sequence[Any]:
         return self._handlers[batch[0].kind](
-            [job.payload for job in batch], lambda: any(job.is_wanted for job in batch)
+            [queued.payload for queued in batch], lambda: any(queued.is_wanted for queued in batch)
         )

@@ -2,7 +2,7 @@
 
 Types are strict (the string "1" is no number) and unknown parameters are refused, so that a misspelt one is not
 ignored in silence. Of OpenAI's parameters those that are not offered are known and may have the value that changes
-nothing. Bounds here are the outermost; `config.serve.ServeLimits` may be narrower.
+nothing. Bounds here are the outermost; `verb.ServeLimits` may be narrower.
 """
 
 from typing import Annotated, Any, Literal
@@ -18,31 +18,31 @@ LOWEST_TEMPERATURE = 0.01  # but 0, which is greedy: below, logits overflow
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
 TokenId = Annotated[int, Field(ge=0, lt=INT64)]
-Text = Annotated[str, Field(max_length=1 << 20)]
+BoundedText = Annotated[str, Field(max_length=1 << 20)]
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 Nothing = Literal[None]
 
 
-class Request(BaseModel):
+class RequestBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-class Answer(BaseModel):
+class ResponseBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class ErrorDetails(Answer):
+class ErrorDetails(ResponseBody):
     message: str = Field(description="What was wrong, in one line.")
     type: str
     param: str | None
     code: str | None
 
 
-class ErrorAnswer(Answer):
+class ErrorResponse(ResponseBody):
     error: ErrorDetails
 
 
-class EnergyOptions(Request):
+class EnergyOptions(RequestBody):
     """How the text is chosen among candidates; energylm's extension."""
 
     proposals: Count | None = Field(None, description="Candidates of each text; 1: the language model alone.")
@@ -55,16 +55,16 @@ class EnergyOptions(Request):
     details: bool | None = Field(None, description="Tell all candidates with energies and weights.")
 
 
-class StreamOptions(Request):
+class StreamOptions(RequestBody):
     include_usage: bool | None = Field(None, description="Send a last chunk with the usage.")
     include_obfuscation: bool | None = Field(None, description="Known, without effect.")
 
 
-class CompletionRequest(Request):
+class CompletionRequest(RequestBody):
     model: str | None = Field(None, max_length=200, description="A name of /v1/models; none: the first.")
     prompt: (
-        Text
-        | Annotated[list[Text], Field(min_length=1, max_length=2048)]
+        BoundedText
+        | Annotated[list[BoundedText], Field(min_length=1, max_length=2048)]
         | Annotated[list[TokenId], Field(min_length=1, max_length=1 << 18)]
         | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=2048)]
     ) = Field("", description="A text to continue, token ids, or a list of either.")
@@ -96,14 +96,14 @@ class CompletionRequest(Request):
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = Field(None, description="Not offered.")
 
 
-class LogProbs(Answer):
+class LogProbs(ResponseBody):
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
     text_offset: list[int]
 
 
-class ChoiceFacts(Answer):
+class ChoiceFacts(ResponseBody):
     """How this text was chosen."""
 
     energy: float
@@ -113,7 +113,7 @@ class ChoiceFacts(Answer):
     warning: str | None
 
 
-class CompletionChoice(Answer):
+class CompletionChoice(ResponseBody):
     text: str
     index: int
     logprobs: LogProbs | None
@@ -121,19 +121,19 @@ class CompletionChoice(Answer):
     energylm: ChoiceFacts | None = None
 
 
-class Usage(Answer):
+class Usage(ResponseBody):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
 
 
-class CandidateFacts(Answer):
+class CandidateFacts(ResponseBody):
     text: str
     energy: float
     log_weight: float
 
 
-class CompletionFacts(Answer):
+class CompletionFacts(ResponseBody):
     seed: int = Field(description="Ask with this seed again for the same texts.")
     warning: str | None = Field(None, description="What is doubtful about the first text's choice.")
     candidates: list[CandidateFacts] | None = Field(None, description="Of the first text, where details are asked for.")
@@ -141,7 +141,7 @@ class CompletionFacts(Answer):
     base: list[str] | None = Field(None, description="The language model's own text beside each chosen one.")
 
 
-class CompletionAnswer(Answer):
+class CompletionResponse(ResponseBody):
     id: str
     object: Literal["text_completion"] = "text_completion"
     created: int
@@ -151,14 +151,14 @@ class CompletionAnswer(Answer):
     energylm: CompletionFacts | None = None
 
 
-class ScoreRequest(Request):
-    texts: list[Text] = Field(min_length=1, max_length=100_000)
+class ScoreRequest(RequestBody):
+    texts: list[BoundedText] = Field(min_length=1, max_length=100_000)
     normalise: Normalise = Field("none", description="Divide by tokens or words.")
     per: Per = Field("sentence", description="The finest scores that are told.")
     energy: bool = Field(False, description="Tell each text's energy too, where the server has one.")
 
 
-class TextScoreFacts(Answer):
+class TextScoreFacts(ResponseBody):
     score: float = Field(description="Natural logarithm, higher = better.")
     tokens: int
     words: int
@@ -168,23 +168,23 @@ class TextScoreFacts(Answer):
     token_scores: list[tuple[str, float]] | None = None
 
 
-class ScoreAnswer(Answer):
+class ScoreResponse(ResponseBody):
     model: str
     convention: str
     scores: list[TextScoreFacts]
 
 
-class HypothesisFacts(Request):
-    text: Text
+class HypothesisFacts(RequestBody):
+    text: BoundedText
     score: float = Field(0.0, ge=-1e9, le=1e9, description="The recogniser's own, higher = better.")
 
 
-class RerankRequest(Request):
+class RerankRequest(RequestBody):
     hypotheses: list[HypothesisFacts] = Field(min_length=1, max_length=100_000)
     weight: float | None = Field(None, ge=-1e3, le=1e3, description="λ of the model's score; 0.5 by default.")
 
 
-class RankedFacts(Answer):
+class RankedFacts(ResponseBody):
     index: int = Field(description="Its place in the request, from 0.")
     text: str
     score: float
@@ -192,24 +192,24 @@ class RankedFacts(Answer):
     total: float | None = Field(description="score + weight · model_score.")
 
 
-class RerankAnswer(Answer):
+class RerankResponse(ResponseBody):
     model: str
     convention: str
     weight: float
     results: list[RankedFacts] = Field(description="The best first.")
 
 
-class DetectRequest(Request):
-    texts: list[Text] = Field(min_length=1, max_length=100_000)
+class DetectRequest(RequestBody):
+    texts: list[BoundedText] = Field(min_length=1, max_length=100_000)
 
 
-class BlockFacts(Answer):
+class BlockFacts(ResponseBody):
     start: int = Field(description="First character.")
     end: int
     score: float = Field(description="Higher = machine.")
 
 
-class DetectionFacts(Answer):
+class DetectionFacts(ResponseBody):
     verdict: Verdict
     reason: str
     probability: float | None = Field(description="Of machine, if both were equally likely beforehand.")
@@ -222,11 +222,11 @@ class DetectionFacts(Answer):
     calibration: dict[str, Any] | None = Field(description="What probabilities and thresholds rest on; none: nothing.")
 
 
-class DetectAnswer(Answer):
+class DetectResponse(ResponseBody):
     results: list[DetectionFacts]
 
 
-class ModelFacts(Answer):
+class ModelFacts(ResponseBody):
     id: str
     object: Literal["model"] = "model"
     created: int
@@ -234,12 +234,12 @@ class ModelFacts(Answer):
     description: str
 
 
-class ModelsAnswer(Answer):
+class ModelsResponse(ResponseBody):
     object: Literal["list"] = "list"
     data: list[ModelFacts]
 
 
-class Health(Answer):
+class Health(ResponseBody):
     status: Literal["ok"] = "ok"
     model: str
     waiting: int = Field(description="Requests that wait for the models.")

@@ -17,9 +17,10 @@ from fastapi import Request
 from starlette.responses import Response
 
 from energylm.apps.security import RefusedRequest
-from energylm.apps.serve.completer import Completer, Completion, CompletionTask
-from energylm.apps.serve.queue import Answer, ModelQueue, ServeMetrics
-from energylm.apps.serve.upstream import ProposalChooser, ProposalPool, Upstream
+from energylm.apps.serve.completer import Completer, CompletionTask
+from energylm.apps.serve.queue import ModelQueue, ServeMetrics
+from energylm.apps.serve.schemas import CompletionResponse
+from energylm.apps.serve.upstream import Pool, ProposalChooser, Upstream
 from energylm.apps.serve.verb import PROPOSALS, Serve, ServeLimits
 from energylm.bundles.detector import Detector
 from energylm.bundles.detector_results import Detection
@@ -88,14 +89,13 @@ class Services:
 
     def complete(
         self, tasks: Sequence[CompletionTask], *, is_wanted: Callable[[], bool] = lambda: True
-    ) -> list[list[Completion]]:
+    ) -> list[CompletionResponse]:
         assert self.completer is not None
         return self.completer.complete(tasks, is_wanted=is_wanted)
 
-    def choose(self, tasks: Sequence[Sequence[ProposalPool]]) -> list[list[Completion]]:
+    def choose(self, tasks: Sequence[tuple[CompletionTask, list[Pool]]]) -> list[CompletionResponse]:
         assert self.chooser is not None
-        chosen = iter(self.chooser.choose([pool for pools in tasks for pool in pools]))
-        return [list(islice(chosen, len(pools))) for pools in tasks]
+        return self.chooser.choose(tasks)
 
     def score(self, tasks: Sequence[ScoreTask]) -> list[ScoreAnswer]:
         assert self.scorer is not None
@@ -120,7 +120,7 @@ class Services:
                 scored.base_UH[row : row + 1], scored.scores_SUH[:, row : row + 1], scored.length_UH[row : row + 1]
             )
             (reranked,) = Reranker(self.scorer, weight=task.weight).rerank_lists([one], scores=own)
-            totals = reranked.to_json()["totals"]
+            totals = [total if math.isfinite(total) else None for total in reranked.totals]
             answers.append(
                 [
                     Ranked(
@@ -192,12 +192,12 @@ class Serving:
 
     async def ask(self, kind: str, payload: Any, *, rows: int, request: Request, response: Response | None) -> Any:
         """The models' answer; how long it took goes into a header of `response`."""
-        answer: Answer = await self.queue.run(kind, payload, rows=rows, has_left=request.is_disconnected)
+        queued = await self.queue.run(kind, payload, rows=rows, has_left=request.is_disconnected)
         if response is not None:
             response.headers["server-timing"] = (
-                f"queue;dur={1000 * answer.queue_seconds:.2f}, model;dur={1000 * answer.model_seconds:.2f}"
+                f"queue;dur={1000 * queued.queue_seconds:.2f}, model;dur={1000 * queued.model_seconds:.2f}"
             )
-        return answer.value
+        return queued.answer
 
     def check_at_most(self, value: int, most: int, *, param: str) -> None:
         if value > most:

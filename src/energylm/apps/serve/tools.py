@@ -8,14 +8,14 @@ from starlette.responses import Response
 from energylm.apps.security import RefusedRequest
 from energylm.apps.serve.schemas import (
     BlockFacts,
-    DetectResponse,
     DetectionFacts,
     DetectRequest,
+    DetectResponse,
     RankedFacts,
-    RerankResponse,
     RerankRequest,
-    ScoreResponse,
+    RerankResponse,
     ScoreRequest,
+    ScoreResponse,
     TextScoreFacts,
 )
 from energylm.apps.serve.services import RerankTask, ScoreTask, Serving

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from energylm.apps.security import RefusedRequest
-from energylm.apps.serve.completer import Candidate, Choice, Completion, cut_at_stop
+from energylm.apps.serve.completer import CompletionTask, Written, completion_response, cut_at_stop
+from energylm.apps.serve.schemas import CandidateFacts, ChoiceFacts, CompletionChoice, CompletionResponse
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.joint_texts import CutText, JointTexts, lm_token_log_probs
 from energylm.bundles.language_model import LanguageModel
@@ -34,7 +35,7 @@ from energylm.estimators.log_partition import TRUSTED_ESS
 from energylm.numerics.importance import effective_sample_size, normalized_log_weights
 from energylm.randomness import derive_seed, row_keys
 from energylm.samplers.choices import RowChoices
-from energylm.samplers.resampling import Weights, importance_log_weights, resample
+from energylm.samplers.resampling import importance_log_weights, resample
 
 SHOWN_CHARACTERS = 200  # of what the upstream says
 CALLS_AT_ONCE = 4
@@ -50,31 +51,12 @@ class Proposal:
     tokens: int  # as far as is known
 
 
-@dataclass(frozen=True)
-class ProposalPool:
-    """The candidates of one text."""
-
-    prompt: str
-    proposals: tuple[Proposal, ...]
-    weights: Weights
-    is_untruncated: bool  # whether the upstream drew at temperature 1 from all tokens
-    stop: tuple[str, ...]
-    seed: int
-    index: int
+Pool = tuple[Proposal, ...]  # the candidates of one text
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What is asked of the upstream: so many proposals for each prompt."""
-
-    prompts: tuple[str, ...]
-    proposals: int
-    max_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int | None
-    seed: int
-    logprobs: bool
+def proposals_of(task: CompletionTask) -> int:
+    """Candidates of each text; all greedy ones would be the same."""
+    return 1 if task.temperature == 0 else task.proposals or 1
 
 
 class Upstream:
@@ -84,57 +66,54 @@ class Upstream:
         self.url, self._model, self._n, self._seconds = url.rstrip("/"), model, n, seconds
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._client: httpx.AsyncClient | None = None
-        self._places = at_once
+        self._free = at_once
 
-    async def propose(self, wish: Wish) -> list[tuple[Proposal, ...]]:
-        """The proposals for each prompt."""
-        if self._places < 1:
+    async def propose(self, task: CompletionTask, *, logprobs: bool) -> list[tuple[Proposal, ...]]:
+        """The proposals for each text; with their log-probabilities where the upstream tells them."""
+        if self._free < 1:
             raise RefusedRequest(
                 429, "too many requests wait for the upstream; try again later", headers={"retry-after": "1"}
             )
-        self._places -= 1
+        self._free -= 1
         try:
-            return await self._all(wish)
+            return await self._all(task, logprobs)
         finally:
-            self._places += 1
+            self._free += 1
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _all(self, wish: Wish) -> list[tuple[Proposal, ...]]:
-        counts = [min(self._n, wish.proposals - first) for first in range(0, wish.proposals, self._n)]
+    async def _all(self, task: CompletionTask, logprobs: bool) -> list[tuple[Proposal, ...]]:
+        prompts, proposals = task.prompt_of_each, proposals_of(task)
+        counts = [min(self._n, proposals - first) for first in range(0, proposals, self._n)]
         gate = asyncio.Semaphore(CALLS_AT_ONCE)
 
         async def part(number: int, count: int) -> list[list[Proposal]]:
             async with gate:
-                return await self._call(wish, count, seed=_seed(wish.seed, number))
+                body = {
+                    "model": await self._model_name(),
+                    "prompt": prompts[0] if len(prompts) == 1 else prompts,
+                    "n": count,
+                    "max_tokens": task.max_new_tokens,
+                    "temperature": task.temperature,
+                    "top_p": task.top_p,
+                    "seed": _seed(task.seed, number),
+                }
+                answer = await self._call(body if task.top_k is None else body | {"top_k": task.top_k}, logprobs)
+                return _read(answer, prompts=len(prompts), count=count)
 
         parts = await asyncio.gather(*(part(number, count) for number, count in enumerate(counts)))
-        return [tuple(one for of_call in parts for one in of_call[place]) for place in range(len(wish.prompts))]
+        return [tuple(proposal for of_call in parts for proposal in of_call[i]) for i in range(len(prompts))]
 
-    async def _call(self, wish: Wish, count: int, *, seed: int) -> list[list[Proposal]]:
-        body: dict[str, Any] = {
-            "model": await self._model_name(),
-            "prompt": wish.prompts[0] if len(wish.prompts) == 1 else list(wish.prompts),
-            "n": count,
-            "max_tokens": wish.max_tokens,
-            "temperature": wish.temperature,
-            "top_p": wish.top_p,
-            "seed": seed,
-        }
-        if wish.top_k is not None:
-            body["top_k"] = wish.top_k
-        if wish.logprobs:
+    async def _call(self, body: dict[str, Any], logprobs: bool) -> Any:
+        if logprobs:
             try:
-                answer = await self._send("POST", "/completions", {**body, "logprobs": 0})
+                return await self._send("POST", "/completions", {**body, "logprobs": 0})
             except RefusedRequest as refused:
                 if refused.status != 400:
-                    raise
-                answer = await self._send("POST", "/completions", body)  # it may be the logprobs that it refuses
-        else:
-            answer = await self._send("POST", "/completions", body)
-        return _read(answer, prompts=len(wish.prompts), count=count)
+                    raise  # else it may be the logprobs that it refuses
+        return await self._send("POST", "/completions", body)
 
     async def _model_name(self) -> str:
         if self._model is None:
@@ -185,12 +164,12 @@ def _read(answer: Any, *, prompts: int, count: int) -> list[list[Proposal]]:
     """Proposals by prompt, from choices that are numbered prompt after prompt."""
     try:
         choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
-        found = [_proposal(choice) for choice in choices]
+        proposals = [_proposal(choice) for choice in choices]
     except (KeyError, TypeError, ValueError):
         raise RefusedRequest(502, "the upstream's answer is no completion") from None
-    if len(found) != prompts * count:
-        raise RefusedRequest(502, f"the upstream gave {len(found)} texts where {prompts * count} were asked for")
-    return [found[start : start + count] for start in range(0, len(found), count)]
+    if len(proposals) != prompts * count:
+        raise RefusedRequest(502, f"the upstream gave {len(proposals)} texts where {prompts * count} were asked for")
+    return [proposals[start : start + count] for start in range(0, len(proposals), count)]
 
 
 def _proposal(choice: dict[str, Any]) -> Proposal:
@@ -213,59 +192,69 @@ class ProposalChooser:
         self.energy, self.lm = energy, lm
         self._texts = None if lm is None else JointTexts(lm)
 
-    def choose(self, pools: Sequence[ProposalPool]) -> list[Completion]:
-        """One text of each pool; the energies of all pools are read together."""
-        texts = [pool.prompt + proposal.text for pool in pools for proposal in pool.proposals]
-        sizes = [len(pool.proposals) for pool in pools]
-        energies = torch.split(self.energy.text_energies(texts).double().cpu(), sizes)
-        return [self._chosen(pool, energy_N) for pool, energy_N in zip(pools, energies, strict=True)]
+    def choose(self, tasks: Sequence[tuple[CompletionTask, Sequence[Pool]]]) -> list[CompletionResponse]:
+        """The answer to each task, of whose texts one of each pool; the energies of all pools are read together."""
+        pools = [(prompt, pool) for task, of in tasks for prompt, pool in zip(task.prompt_of_each, of, strict=True)]
+        texts = [prompt + proposal.text for prompt, pool in pools for proposal in pool]
+        energies = iter(torch.split(self.energy.text_energies(texts).double().cpu(), [len(pool) for _, pool in pools]))
+        return [
+            completion_response(
+                task,
+                [self._chosen(task, index, pool, next(energies)) for index, pool in enumerate(of)],
+            )
+            for task, of in tasks
+        ]
 
-    def _chosen(self, pool: ProposalPool, energy_N: Tensor) -> Completion:
-        reason = self._why_not_corrected(pool)
+    def _chosen(self, task: CompletionTask, index: int, pool: Pool, energy_N: Tensor) -> Written:
+        reason = self._why_not_corrected(task, pool)
         log_weight_N = -energy_N
-        if pool.weights == "corrected" and reason is None:
-            proposal_N = torch.tensor([one.log_prob for one in pool.proposals], dtype=torch.float64)
-            log_weight_N = importance_log_weights(energy_N, self._log_prob(pool), proposal_N, weights="corrected")
-        index_1 = torch.tensor([pool.index])
-        keys_1 = row_keys(derive_seed(pool.seed, "resampling"), index_1, torch.zeros_like(index_1))
+        if task.weights == "corrected" and reason is None:
+            proposal_N = torch.tensor([proposal.log_prob for proposal in pool], dtype=torch.float64)
+            lm_N = self._log_prob(task.prompt_of_each[index], pool)
+            log_weight_N = importance_log_weights(energy_N, lm_N, proposal_N, weights="corrected")
+        index_1 = torch.tensor([index])
+        keys_1 = row_keys(derive_seed(task.seed, "resampling"), index_1, torch.zeros_like(index_1))
         kept = int(resample(log_weight_N[None], RowChoices(keys_1))[0, 0])
-        proposal, ess = pool.proposals[kept], float(effective_sample_size(log_weight_N))
-        text = cut_at_stop(proposal.text, pool.stop)
-        has_ended = proposal.has_ended or len(text) < len(proposal.text)
-        warnings = [reason] if pool.weights == "corrected" and reason is not None else []
+        ess = float(effective_sample_size(log_weight_N))
+        text = cut_at_stop(pool[kept].text, task.stop)
+        has_ended = pool[kept].has_ended or len(text) < len(pool[kept].text)
+        warnings = [reason] if task.weights == "corrected" and reason is not None else []
         if len(energy_N) > 1 and ess < TRUSTED_ESS:
             warnings.append(f"the {len(energy_N)} candidates are worth {ess:.1f} independent ones; ask for more")
-        choice = Choice(
+        facts = ChoiceFacts(
             energy=float(energy_N[kept]),
             log_weight=float(log_weight_N[kept]),
             ess=ess,
             largest_share=float(normalized_log_weights(log_weight_N).exp().max()),
             warning="; ".join(warnings) or None,
-            candidates=lambda: [
-                Candidate(one.text, float(energy), float(log_weight))
-                for one, energy, log_weight in zip(pool.proposals, energy_N, log_weight_N, strict=True)
-            ],
         )
-        return Completion(text, proposal.tokens, "stop" if has_ended else "length", None, choice)
+        choice = CompletionChoice(
+            text=text, index=index, logprobs=None, finish_reason="stop" if has_ended else "length", energylm=facts
+        )
+        candidates = [
+            CandidateFacts(text=proposal.text, energy=float(energy), log_weight=float(log_weight))
+            for proposal, energy, log_weight in zip(pool, energy_N, log_weight_N, strict=True)
+        ]
+        return Written(choice, pool[kept].tokens, candidates)
 
-    def _why_not_corrected(self, pool: ProposalPool) -> str | None:
+    def _why_not_corrected(self, task: CompletionTask, pool: Pool) -> str | None:
         """Why P_LM / q is not known, in words; None if it is."""
         energy_alone = "weights are exp(−energy) alone, and the text's law is the upstream's under the energy"
         if self.lm is None:
             return f"there is no language model here to correct towards: {energy_alone}"
-        if not pool.is_untruncated:
+        if not task.is_untruncated:
             return f"the upstream drew at a temperature or truncated, and tells nothing of that: {energy_alone}"
-        if any(one.log_prob is None for one in pool.proposals):
+        if any(proposal.log_prob is None for proposal in pool):
             return f"the upstream tells no log-probabilities: {energy_alone}"
         return None
 
-    def _log_prob(self, pool: ProposalPool) -> Tensor:
+    def _log_prob(self, prompt: str, pool: Pool) -> Tensor:
         """(N,) log P_LM of each candidate after the prompt."""
         assert self.lm is not None and self._texts is not None
-        (context,) = self._texts.contexts([pool.prompt])
+        (context,) = self._texts.contexts([prompt])
         cuts = []
-        for one in pool.proposals:
-            ids = self.lm.encode(one.text)
-            ended = self.lm.codec.ended(ids) if one.has_ended and self.lm.eos_token_id is not None else ids
+        for proposal in pool:
+            ids = self.lm.encode(proposal.text)
+            ended = self.lm.codec.ended(ids) if proposal.has_ended and self.lm.eos_token_id is not None else ids
             cuts.append(CutText(context, ended, None))
         return lm_token_log_probs(self.lm, cuts).sum(1)
