@@ -83,7 +83,8 @@ class VerbCommand(click.Command):
         records = [
             (parameter.name in engine, record)
             for parameter in self.get_params(context)
-            if (record := parameter.get_help_record(context)) is not None
+            if not isinstance(parameter, click.Argument)  # positions have a section of their own
+            and (record := parameter.get_help_record(context)) is not None
         ]
         for title, rows in (
             ("Arguments", positions),
@@ -122,7 +123,9 @@ def _parameters(verb: type[Verb], options: list[Option], engine: list[Option]) -
 
 def _parameter(option: Option) -> click.Parameter:
     if option.positional:
-        return _Position([option.name], nargs=-1 if option.is_many else 1, required=False, metavar=option.positional)
+        return click.Argument(
+            [option.name], nargs=-1 if option.is_many else 1, required=False, metavar=option.positional
+        )
     spellings = [*([option.short] if option.short else []), option.name]
     if option.is_switch:
         return click.Option(
@@ -136,13 +139,6 @@ def _parameter(option: Option) -> click.Parameter:
         help=_described(option),
         shell_complete=_completion(option),
     )
-
-
-class _Position(click.Argument):
-    """Not shown among the options: it has a section of its own."""
-
-    def get_help_record(self, context: click.Context) -> None:
-        return None
 
 
 def _completion(option: Option) -> Any:

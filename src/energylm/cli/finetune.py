@@ -10,7 +10,7 @@ from energylm.cli.options import ConfigFile, DryRun, JsonFile, Settings, load_co
 
 
 def finetune(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The run folder.")] = ...,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The run folder.")],
     task: Annotated[
         str | None,
         typer.Option(

@@ -23,7 +23,8 @@ from energylm.models.cloze_presets import (
     build_two_tower,
     share_token_embeddings,
 )
-from energylm.models.masked_presets import build_masked_network
+from energylm.models.masked_presets import MaskedLMNetwork, build_masked_network
+from energylm.models.two_tower import TwoTowerForCloze
 from energylm.training.contrast_task import NOISE_LOSS, ContrastTask
 from energylm.training.electra_task import ElectraContrast
 from energylm.training.electric_task import ElectricContrast
@@ -47,10 +48,9 @@ class Family:
     needs_mask: bool = False
 
 
-def _build_mlm(run: "Pretraining") -> nn.Module:
+def _build_mlm(run: "Pretraining") -> MaskedLMNetwork:
     with seeded(run.verb.training.seed, "initialisation"):
-        network: nn.Module = build_masked_network(run.verb.preset, overrides=run.verb.network, **run.sizes)
-        return network
+        return build_masked_network(run.verb.preset, overrides=run.verb.network, **run.sizes)
 
 
 def _mlm_task(run: "Pretraining") -> MaskedLMTask:
@@ -127,10 +127,9 @@ def _contrast_task(run: "Pretraining", model: nn.ModuleDict, contrast: Any, save
     )
 
 
-def _build_two_tower(run: "Pretraining") -> nn.Module:
+def _build_two_tower(run: "Pretraining") -> TwoTowerForCloze:
     with seeded(run.verb.training.seed, "initialisation"):
-        network: nn.Module = build_two_tower(tower_shape(run.shape, run.verb.size), **run.sizes)
-        return network
+        return build_two_tower(tower_shape(run.shape, run.verb.size), **run.sizes)
 
 
 def _two_tower_task(run: "Pretraining") -> TwoTowerTask:

@@ -21,6 +21,7 @@ from energylm.data.corpus import Corpus
 from energylm.data.windows import Windows
 from energylm.errors import ModelError
 from energylm.models.compute import equal_steps, training_flops_per_step
+from energylm.models.masked_presets import NetworkSizes
 from energylm.models.parity import count_parameters
 from energylm.training.engine import state_of_run, train
 from energylm.training.trained_run import TrainedRun
@@ -108,7 +109,7 @@ class Pretraining:
         return masked_preset_shape(self.verb.preset, self.verb.network)
 
     @property
-    def sizes(self) -> dict[str, int | None]:
+    def sizes(self) -> NetworkSizes:
         """What the networks must know of the corpus."""
         return {
             "vocabulary_size": self.corpus.vocabulary_size,
@@ -128,7 +129,7 @@ class Pretraining:
         """Whether the training windows show where documents begin and end, so that the networks know the end-of-text
         token: then a text by itself is read between two of them."""
         train = self.corpus.manifest.splits["train"]
-        return train.documents * self.verb.window >= BOUNDARIES_A_WINDOW * train.tokens
+        return bool(train.documents * self.verb.window >= BOUNDARIES_A_WINDOW * train.tokens)
 
     @property
     def mask_token_id(self) -> int:
