@@ -10,7 +10,9 @@ from energylm.apps.security import hash_token
 from energylm.apps.serve import keys as serve_keys
 from energylm.apps.serve.app import create_app
 from energylm.apps.serve.keys import ApiKeys, add_key
-from energylm.apps.serve.services import RerankTask, ScoreTask, Services, load_services
+from energylm.apps.serve.schemas import DetectRequest, RerankRequest, ScoreRequest
+from energylm.apps.serve.services import Services, load_services
+from energylm.apps.serve.tools import detect_texts, rerank_lists, score_texts
 from energylm.apps.serve.verb import Serve, ServeLimits, check_binding
 from energylm.bundles.reranker import Reranker
 from energylm.errors import ConfigError
@@ -73,18 +75,17 @@ def test_detections_are_the_detectors(client, services):
 
 def test_requests_travel_together_and_come_back_apart(services):
     """Answers of several requests in one call are those of each alone."""
-    scores = services.score([ScoreTask(tuple(TEXTS[:2]), True), ScoreTask((TEXTS[2],), False)])
-    assert [len(one.scores) for one in scores] == [2, 1] and scores[1].energies is None
+    scores = score_texts(services, [ScoreRequest(texts=TEXTS[:2], energy=True), ScoreRequest(texts=[TEXTS[2]])])
+    assert [len(one.scores) for one in scores] == [2, 1] and scores[1].scores[0].energy is None
+    assert all(isinstance(one.energy, float) for one in scores[0].scores)
     assert scores[1].scores[0].score == pytest.approx(services.scorer.score([TEXTS[2]])[0], abs=1e-3)
     lists = [Reranker(services.scorer).rerank([(text, 0.0) for text in of_list]) for of_list in (TEXTS, TEXTS[:2])]
-    from energylm.data.formats.nbest import Hypothesis
-
-    tasks = [RerankTask(tuple(Hypothesis(text, 0.0) for text in of_list), 0.5) for of_list in (TEXTS, TEXTS[:2])]
-    for ranked, alone in zip(services.rerank(tasks), lists, strict=True):
-        assert [one.index for one in ranked] == list(alone.order)
-        assert [one.total for one in ranked] == pytest.approx(list(alone.totals), abs=1e-3)
-    first, second = services.detect([TEXTS[:1], TEXTS[1:]])
-    assert (len(first), len(second)) == (1, 2)
+    bodies = [RerankRequest(hypotheses=[{"text": text} for text in of_list]) for of_list in (TEXTS, TEXTS[:2])]
+    for ranked, alone in zip(rerank_lists(services, bodies), lists, strict=True):
+        assert [one.index for one in ranked.results] == list(alone.order)
+        assert [one.total for one in ranked.results] == pytest.approx(list(alone.totals), abs=1e-3)
+    first, second = detect_texts(services, [DetectRequest(texts=TEXTS[:1]), DetectRequest(texts=TEXTS[1:])])
+    assert (len(first.results), len(second.results)) == (1, 2)
 
 
 @pytest.mark.parametrize(

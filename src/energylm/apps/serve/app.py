@@ -36,7 +36,7 @@ from energylm.apps.serve.keys import ApiKeys
 from energylm.apps.serve.queue import ModelQueue, ServeMetrics
 from energylm.apps.serve.schemas import ErrorResponse, Health, ModelFacts, ModelsResponse
 from energylm.apps.serve.services import Services, Serving
-from energylm.apps.serve.tools import tools_router
+from energylm.apps.serve.tools import detect_texts, rerank_lists, score_texts, tools_router
 from energylm.apps.serve.upstream import Upstream
 from energylm.apps.serve.verb import ServeLimits
 
@@ -62,9 +62,9 @@ def create_app(
         {
             "complete": lambda tasks, is_wanted: services.complete(tasks, is_wanted=is_wanted),
             "choose": lambda tasks, _: services.choose(tasks),
-            "score": lambda tasks, _: services.score(tasks),
-            "rerank": lambda tasks, _: services.rerank(tasks),
-            "detect": lambda tasks, _: services.detect(tasks),
+            "score": lambda tasks, _: score_texts(services, tasks),
+            "rerank": lambda tasks, _: rerank_lists(services, tasks),
+            "detect": lambda tasks, _: detect_texts(services, tasks),
         },
         limits=limits,
         metrics=metrics,

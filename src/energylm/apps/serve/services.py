@@ -1,16 +1,15 @@
-"""What `energylm serve` does for a request: texts completed, scored, reranked and judged, for many requests at once.
+"""The models that `energylm serve` serves, and what its endpoints share.
 
 Every method takes the requests that travel together and gives an answer for each. The models are not for several
 threads at once: the server calls from one.
 
 `Serving` is what the endpoints share: these models, limits, queue, metrics, and the checks of what is asked.
 
-Relations  `completer` and `upstream` complete; the rest are calls of bundles.
+Relations  `completer` and `upstream` complete; `tools` scores, reranks and judges.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from fastapi import Request
@@ -23,49 +22,15 @@ from energylm.apps.serve.schemas import CompletionResponse
 from energylm.apps.serve.upstream import Pool, ProposalChooser, Upstream
 from energylm.apps.serve.verb import PROPOSALS, Serve, ServeLimits
 from energylm.bundles.detector import Detector
-from energylm.bundles.detector_results import Detection
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.reranker import Reranker
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_causal import CausalScorer
-from energylm.bundles.scorer_text import TextScore
 from energylm.config.models import LEFT_TO_RIGHT
-from energylm.data.formats.nbest import Hypothesis, NBest
 from energylm.errors import ModelError
-from energylm.estimators.weight_tuning import ListScores
 
 BASE_SUFFIX = ":base"  # of the name under which the language model is served without its energy
-
-
-@dataclass(frozen=True)
-class ScoreTask:
-    texts: tuple[str, ...]
-    with_energy: bool
-
-
-@dataclass(frozen=True)
-class ScoreAnswer:
-    scores: list[TextScore]
-    energies: list[float] | None
-
-
-@dataclass(frozen=True)
-class RerankTask:
-    hypotheses: tuple[Hypothesis, ...]
-    weight: float
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A hypothesis in its new place; an empty one has neither score nor total."""
-
-    index: int
-    text: str
-    score: float
-    model_score: float | None
-    total: float | None
 
 
 @dataclass(frozen=True)
@@ -96,49 +61,6 @@ class Services:
     def choose(self, tasks: Sequence[tuple[CompletionTask, list[Pool]]]) -> list[CompletionResponse]:
         assert self.chooser is not None
         return self.chooser.choose(tasks)
-
-    def score(self, tasks: Sequence[ScoreTask]) -> list[ScoreAnswer]:
-        assert self.scorer is not None
-        scores = iter(self.scorer.token_scores([text for task in tasks for text in task.texts]))
-        judged = [text for task in tasks if task.with_energy for text in task.texts]
-        energies = iter([] if self.energy is None or not judged else self.energy.text_energies(judged).tolist())
-        return [
-            ScoreAnswer(
-                list(islice(scores, len(task.texts))),
-                list(islice(energies, len(task.texts))) if task.with_energy and self.energy is not None else None,
-            )
-            for task in tasks
-        ]
-
-    def rerank(self, tasks: Sequence[RerankTask]) -> list[list[Ranked]]:
-        assert self.scorer is not None
-        lists = [NBest(f"list {number}", None, task.hypotheses) for number, task in enumerate(tasks, start=1)]
-        scored = Reranker(self.scorer).score_lists(lists)
-        answers = []
-        for row, (task, one) in enumerate(zip(tasks, lists, strict=True)):
-            own = ListScores(
-                scored.base_UH[row : row + 1], scored.scores_SUH[:, row : row + 1], scored.length_UH[row : row + 1]
-            )
-            (reranked,) = Reranker(self.scorer, weight=task.weight).rerank_lists([one], scores=own)
-            totals = [total if math.isfinite(total) else None for total in reranked.totals]
-            answers.append(
-                [
-                    Ranked(
-                        index=place,
-                        text=task.hypotheses[place].text,
-                        score=task.hypotheses[place].score,
-                        model_score=None if total is None else float(own.scores_SUH[0, 0, place]),
-                        total=total,
-                    )
-                    for place, total in zip(reranked.order, totals, strict=True)
-                ]
-            )
-        return answers
-
-    def detect(self, tasks: Sequence[Sequence[str]]) -> list[list[Detection]]:
-        assert self.detector is not None
-        found = iter(self.detector.predict([text for texts in tasks for text in texts]))
-        return [list(islice(found, len(texts))) for texts in tasks]
 
 
 def load_services(config: Serve) -> Services:
