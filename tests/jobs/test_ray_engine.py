@@ -19,13 +19,12 @@ import ray.exceptions
 
 from energylm.cli.groups import run_declared
 from energylm.config.engine import EngineConfig
-from energylm.config.rerank import RerankConfig
 from energylm.data.negatives import Negatives
 from energylm.errors import ConfigError, ModelError, WorkerLost
 from energylm.jobs import ray_cluster, ray_engine, ray_worker
 from energylm.jobs.job import Job
-from energylm.pipelines.rerank import rerank
 from energylm.progress import Counter, say
+from energylm.verbs.cloze.rerank import Rerank
 from energylm.verbs.cloze.score import Score
 from energylm.verbs.detect.run import RunDetector
 from energylm.verbs.joint import writing_negatives
@@ -314,8 +313,8 @@ def test_scores_lists_verdicts_and_perplexities_are_the_local_engines(
     }
     (tmp_path / "lists.json").write_text(json.dumps(lists))
     scored = Score(model=str(electric_folder), source=str(tmp_path / "texts.txt"))
-    reranked = RerankConfig.checked(
-        {"scorers": str(model_folder), "sets": [{"lists": str(tmp_path / "lists.json")}], "weights": [0.5]}
+    reranked = Rerank.checked(
+        {"scorers": str(model_folder), "sets": [{"lists": str(tmp_path / "lists.json")}], "weight": [0.5]}
     )
     measured = Perplexity.checked(
         {
@@ -328,7 +327,7 @@ def test_scores_lists_verdicts_and_perplexities_are_the_local_engines(
     )
 
     def everything(engine):
-        listed = rerank(reranked, engine=engine)
+        listed = reranked.run(Job(engine=engine))
         return [
             scored.run(Job(engine=engine, output=tmp_path / "kept" if engine.engine == "ray" else None)).scores,
             (listed.chosen, listed.convention, [outcome.to_json() for outcome in listed.outcomes]),
