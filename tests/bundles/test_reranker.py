@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from energylm import Reranker, Scorer
-from energylm.bundles.reranker import NamedScores, Scored, hypothesis_statistics
+from energylm.bundles.reranker import Reranked, Scored, gathered_scores, hypothesis_statistics, rerank_scored
 from energylm.bundles.scorer_text import Reading
 from energylm.config.rerank import WeightGrid
 from energylm.data.formats.nbest import Hypothesis, NBest
@@ -114,7 +114,7 @@ def test_ties_keep_the_recognisers_order():
 def test_an_empty_hypothesis_is_never_chosen_for_having_nothing_to_score():
     reranked = Reranker(CAP, weight=1.0).rerank([("", -0.1), ("a cap sat", -5.0)])
     assert reranked.best == "a cap sat" and reranked.order == (1, 0)
-    assert reranked.totals[1] == -np.inf and reranked.to_json()["totals"][1] is None
+    assert reranked.totals[1] == -np.inf and Reranked.from_json(reranked.to_json()) == reranked
     assert Reranker(CAP).rerank([("", -0.1), (" ", -0.2)]).best == ""
 
 
@@ -213,18 +213,21 @@ def test_pandas_columns_are_lists():
 
 def test_scores_from_elsewhere_must_be_there_and_be_numbers():
     """One score for two hypotheses would be spread over both, NaN would win; −inf is a score: impossible."""
-    there = NamedScores("elsewhere", "a table")
+
+    def gathered(scores):
+        return gathered_scores(DEV[1:2], [Scored(scores)], names=["elsewhere"])
+
     for scores, says in (
         ([[-1.0]], "elsewhere gave 1 scores for the 2 hypotheses of 'u2'"),
         ([[-1.0, float("nan")]], "elsewhere gave a score of nan for 'u2'"),
         ([[-1.0, float("inf")]], "elsewhere gave a score of inf for 'u2'"),
     ):
         with pytest.raises(DataError, match=says):
-            Reranker([there]).score_lists(DEV[1:2], scored=[Scored(scores)])
-    found = Reranker([there]).score_lists(DEV[1:2], scored=[Scored([[float("-inf"), -1.0]])])
-    (impossible,) = Reranker([there], weight=0.5).rerank_lists(DEV[1:2], scores=found)
+            gathered(scores)
+    found = gathered([[float("-inf"), -1.0]])
+    (impossible,) = rerank_scored(DEV[1:2], found, (0.5,))
     assert impossible.best == "the cat" and impossible.totals == (-2.0, -np.inf)
-    (ignored,) = Reranker([there], weight=0.0).rerank_lists(DEV[1:2], scores=found)
+    (ignored,) = rerank_scored(DEV[1:2], found, (0.0,))
     assert ignored.best == "the cap" and ignored.totals == (-1.0, -1.5)
 
 

@@ -12,7 +12,7 @@ Relations  `scorer` gives the scores, `estimators.weight_tuning` the choice and 
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, get_args
 
@@ -25,14 +25,15 @@ from energylm.errors import ConfigError, DataError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
 from energylm.estimators.weight_tuning import ListScores, Tuning, tune_weights
 from energylm.progress import progress, say
+from energylm.records import Record
 
 LISTS_AT_ONCE = 64  # scored together, so that progress shows; their trees or copies are sorted by size
 FEW_LISTS = 50
 
 
 @dataclass(frozen=True)
-class Reranked:
-    """A list in its new order; `order` are places in the old one, `totals` go with them."""
+class Reranked(Record):
+    """A list in its new order; `order` are indices in the old one, `totals` go with them."""
 
     utterance: str
     best: str
@@ -40,14 +41,11 @@ class Reranked:
     totals: tuple[float, ...]  # f + Σ λ·score of each, in the new order; −inf for an empty hypothesis
     tied: bool  # whether another hypothesis had the same total as the best
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"totals": [total if np.isfinite(total) else None for total in self.totals]}
-
 
 @dataclass
 class Scored:
     """What one scorer says of lists, in their order: a score for each hypothesis that has text; and how long it took.
-    `pipelines.kept_scores` keeps it on disk."""
+    `energylm rerank` keeps it on disk."""
 
     scores: list[list[float]] = field(default_factory=list)
     seconds: float = 0.0
@@ -56,14 +54,6 @@ class Scored:
         """The scores of the next lists."""
         self.scores.extend(map(list, scores))
         self.seconds += seconds
-
-
-@dataclass(frozen=True)
-class NamedScores:
-    """A scorer that is elsewhere: its scores come to `Reranker.score_lists` as `Scored`."""
-
-    name: str
-    convention: str
 
 
 @dataclass(frozen=True)
@@ -78,15 +68,66 @@ def list_blocks(lists: Sequence[NBest], scored: Scored) -> Iterator[ListBlock]:
     """The lists that `scored` does not know yet."""
     for start in range(len(scored.scores), len(lists), LISTS_AT_ONCE):
         block = lists[start : start + LISTS_AT_ONCE]
-        texts = [[one.hypotheses[place].text for place in _filled(one)] for one in block]
-        yield ListBlock(texts, [one.utterance for one in block])
+        texts = [[of_list.hypotheses[index].text for index in _filled(of_list)] for of_list in block]
+        yield ListBlock(texts, [of_list.utterance for of_list in block])
 
 
 def score_block(scorer: Scorer, block: ListBlock) -> Scored:
     """What a scorer says of a block, and how long it took."""
     begun = time.perf_counter()
-    found = scorer.list_scores(block.texts, names=block.names)
-    return Scored([[one.score for one in of_list] for of_list in found], seconds=time.perf_counter() - begun)
+    scores = scorer.list_scores(block.texts, names=block.names)
+    return Scored([[text.score for text in of_list] for of_list in scores], seconds=time.perf_counter() - begun)
+
+
+def gathered_scores(
+    lists: Sequence[NBest],
+    scored: Sequence[Scored],
+    *,
+    names: Sequence[str],
+    length_normalisation: LengthNormalisation = "none",
+) -> ListScores:
+    """What every scorer says of every hypothesis, as arrays; empty ones are left out. `names` are the scorers'."""
+    shape = (len(lists), max((len(of_list.hypotheses) for of_list in lists), default=1))
+    base_UH, length_UH, scores_SUH = np.full(shape, -np.inf), np.ones(shape), np.zeros((len(scored), *shape))
+    for row, of_list in enumerate(lists):
+        filled = _filled(of_list)
+        for index in filled:
+            hypothesis = of_list.hypotheses[index]
+            base_UH[row, index] = hypothesis.score
+            length_UH[row, index] = _length(hypothesis.text, length_normalisation)
+        for number, (name, known) in enumerate(zip(names, scored, strict=True)):
+            _check_scores(known.scores[row], len(filled), scorer=name, utterance=of_list.utterance)
+            scores_SUH[number, row, filled] = known.scores[row]
+    return ListScores(base_UH, scores_SUH, length_UH)
+
+
+def rerank_scored(lists: Sequence[NBest], scores: ListScores, weights: Sequence[float]) -> list[Reranked]:
+    """The lists in the order of f + Σ λ·score."""
+    _, tied_U = scores.choose(weights)
+    totals_UH, order_UH = scores.totals(weights), scores.order(weights)
+    results = []
+    for of_list, totals_H, order_H, tied in zip(lists, totals_UH, order_UH, tied_U, strict=True):
+        order = order_H[: len(of_list.hypotheses)]
+        results.append(
+            Reranked(
+                utterance=of_list.utterance,
+                best=of_list.hypotheses[order[0]].text,
+                order=tuple(order.tolist()),
+                totals=tuple(totals_H[order].tolist()),
+                tied=bool(tied),
+            )
+        )
+    return results
+
+
+def tune_scored(scores: ListScores, statistics_UHM: Floats, metric: AdditiveMetric, *, grid: WeightGrid) -> Tuning:
+    """λ chosen by the metric, with all that was tried; what speaks against it is said."""
+    tuning = tune_weights(scores, statistics_UHM, metric, grid=grid.weights)
+    if tuning.lists < FEW_LISTS:
+        say(f"energylm: λ was tuned on {tuning.lists} lists only; another dev set might give quite another λ")
+    if tuning.on_the_edge:
+        say(f"energylm: the best λ is the highest of the grid, {grid.highest}; a higher one might be better still")
+    return tuning
 
 
 class Reranker:
@@ -94,7 +135,7 @@ class Reranker:
 
     def __init__(
         self,
-        scorer: Scorer | Sequence[Scorer | NamedScores],
+        scorer: Scorer | Sequence[Scorer],
         *,
         weight: float | Sequence[float] = 0.5,
         length_normalisation: LengthNormalisation = "none",
@@ -119,79 +160,40 @@ class Reranker:
     def rerank_lists(self, lists: Sequence[NBest], *, scores: ListScores | None = None) -> list[Reranked]:
         """Many lists; `scores` are what `score_lists` found, if that has been done already."""
         lists = _checked(lists)
-        scores = scores or self.score_lists(lists)
-        _, tied_U = scores.choose(self.weights)
-        totals_UH, order_UH = scores.totals(self.weights), scores.order(self.weights)
-        results = []
-        for one, totals_H, order_H, tied in zip(lists, totals_UH, order_UH, tied_U, strict=True):
-            order = order_H[: len(one.hypotheses)]
-            results.append(
-                Reranked(
-                    utterance=one.utterance,
-                    best=one.hypotheses[order[0]].text,
-                    order=tuple(order.tolist()),
-                    totals=tuple(totals_H[order].tolist()),
-                    tied=bool(tied),
-                )
-            )
-        return results
+        return rerank_scored(lists, scores or self.score_lists(lists), self.weights)
 
     def tune(self, dev: Sequence[NBest], *, grid: WeightGrid | None = None, metric: MetricName = "wer") -> Tuning:
         """Choose λ by the metric on `dev`, whose lists need references; kept, and returned with all that was tried."""
         if metric not in (known := get_args(MetricName)):
             raise ConfigError(f"metric {metric!r} came, expected one of {', '.join(known)}")
         dev, measure = _checked(dev), metric_called(metric)
-        return self.tune_scored(
+        tuning = tune_scored(
             self.score_lists(dev), hypothesis_statistics(dev, measure), measure, grid=grid or WeightGrid()
         )
-
-    def tune_scored(
-        self, scores: ListScores, statistics_UHM: Floats, metric: AdditiveMetric, *, grid: WeightGrid
-    ) -> Tuning:
-        """`tune` with everything at hand."""
-        tuning = tune_weights(scores, statistics_UHM, metric, grid=grid.weights)
-        if tuning.lists < FEW_LISTS:
-            say(f"energylm: λ was tuned on {tuning.lists} lists only; another dev set might give quite another λ")
-        if tuning.on_the_edge:
-            say(f"energylm: the best λ is the highest of the grid, {grid.highest}; a higher one might be better still")
         self.weights = tuning.weights
         return tuning
 
-    def score_lists(
-        self, lists: Sequence[NBest], *, what: str = "scoring lists", scored: Sequence[Scored] | None = None
-    ) -> ListScores:
-        """What every scorer says of every hypothesis; empty ones are left out. `scored` holds for each scorer what it
-        said of the first lists before; the others are added to it."""
-        lists, scored = _checked(lists), scored or [Scored() for _ in self.scorers]
-        shape = (len(lists), max((len(one.hypotheses) for one in lists), default=1))
-        base_UH, length_UH = np.full(shape, -np.inf), np.ones(shape)
-        scores_SUH = np.zeros((len(self.scorers), *shape))
-        filled = list(map(_filled, lists))
-        for row, (one, places) in enumerate(zip(lists, filled, strict=True)):
-            for place in places:
-                hypothesis = one.hypotheses[place]
-                base_UH[row, place] = hypothesis.score
-                length_UH[row, place] = self._length(hypothesis.text)
-        with progress(what, total=len(lists) * len(self.scorers), unit="list") as bar:
-            for number, (scorer, known) in enumerate(zip(self.scorers, scored, strict=True)):
-                bar.advance(len(known.scores), note=scorer.name)
+    def score_lists(self, lists: Sequence[NBest]) -> ListScores:
+        """What every scorer says of every hypothesis; empty ones are left out."""
+        lists, scored = _checked(lists), [Scored() for _ in self.scorers]
+        with progress("scoring lists", total=len(lists) * len(self.scorers), unit="list") as bar:
+            for scorer, known in zip(self.scorers, scored, strict=True):
                 for block in list_blocks(lists, known):
-                    found = score_block(scorer, block)
-                    known.add(found.scores, seconds=found.seconds)
+                    scores = score_block(scorer, block)
+                    known.add(scores.scores, seconds=scores.seconds)
                     bar.advance(len(block.names), note=scorer.name)
-                for row, (one, places) in enumerate(zip(lists, filled, strict=True)):
-                    _check_scores(known.scores[row], len(places), scorer=scorer.name, utterance=one.utterance)
-                    scores_SUH[number, row, places] = known.scores[row]
-        return ListScores(base_UH, scores_SUH, length_UH)
-
-    def _length(self, text: str) -> int:
-        return {"none": 1, "word": len(text.split()), "character": len(text)}[self.length_normalisation]
+        names = [scorer.name for scorer in self.scorers]
+        return gathered_scores(lists, scored, names=names, length_normalisation=self.length_normalisation)
 
 
-def _scorers(given: Any) -> list[Scorer | NamedScores]:
+def _length(text: str, normalisation: LengthNormalisation) -> int:
+    return {"none": 1, "word": len(text.split()), "character": len(text)}[normalisation]
+
+
+def _scorers(given: Any) -> list[Scorer]:
     scorers = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     for scorer in scorers:
-        if not isinstance(scorer, Scorer | NamedScores):
+        if not isinstance(scorer, Scorer):
             raise ConfigError(
                 f"{scorer!r:.60} ({type(scorer).__name__}) came as a scorer, expected a Scorer; load a model with "
                 "Scorer.from_pretrained(…), or wrap a TokenScorer of your own: Scorer(…)"
@@ -243,9 +245,9 @@ def _check_scores(scores: Sequence[float], expected: int, *, scorer: str, uttera
             )
 
 
-def _filled(one: NBest) -> list[int]:
-    """The places of hypotheses that have text."""
-    return [place for place, hypothesis in enumerate(one.hypotheses) if hypothesis.text.strip()]
+def _filled(of_list: NBest) -> list[int]:
+    """The indices of hypotheses that have text."""
+    return [index for index, hypothesis in enumerate(of_list.hypotheses) if hypothesis.text.strip()]
 
 
 def check_references(lists: Sequence[NBest], *, metric: str) -> None:

@@ -9,14 +9,13 @@ import io
 import json
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from energylm import __version__
 from energylm.cli import (
     finetune,
-    rerank,
 )
 from energylm.cli.groups import is_declared, run_declared
 from energylm.cli.waiting import set_waiting
@@ -51,7 +50,6 @@ def _root(
     pass
 
 
-app.command("rerank")(rerank.rerank)
 app.command("finetune")(finetune.finetune)
 
 
@@ -94,7 +92,7 @@ def _leave(message: str, exit_code: int) -> None:
 
 def _notes(error: BaseException | None) -> list[str]:
     """What was noted on an exception or on those it came from."""
-    notes = []
+    notes: list[str] = []
     while error is not None:
         notes += getattr(error, "__notes__", [])
         error = error.__cause__ or error.__context__
@@ -107,9 +105,15 @@ def _prepare_streams() -> None:
         pass
     os.close(descriptor)
     sys.stdin, sys.stdout, sys.stderr = sys.stdin or open(0), sys.stdout or open(1, "w"), sys.stderr or open(2, "w")
-    codecs.register_error("json", lambda error: (json.dumps(error.object[error.start : error.end])[1:-1], error.end))
+    codecs.register_error("json", _as_json)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="json")  # as JSON writes them: what is inside a string stays what it is
+
+
+def _as_json(error: UnicodeError) -> tuple[str, int]:
+    """What stands in the place of letters that a stream cannot write, and where writing goes on."""
+    refused = cast(UnicodeEncodeError, error)  # the handler is given to a stream that is written to
+    return json.dumps(refused.object[refused.start : refused.end])[1:-1], refused.end
 
 
 def _refuse_unreadable_arguments() -> None:

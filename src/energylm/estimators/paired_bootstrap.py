@@ -10,30 +10,36 @@ Relations  `additive_metrics` gives the statistics; `discrimination` bootstraps 
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats
-from energylm.estimators.discrimination import TAIL, Interval
+from energylm.estimators.discrimination import TAIL
 from energylm.randomness import derive_seed
+from energylm.records import Record
 
 _CHUNK_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)
-class PairedComparison:
-    first: Interval
-    second: Interval
-    difference: Interval  # second − first
+class MetricInterval(Record):
+    """In the metric's own unit: per cent for word error rates and BLEU."""
+
+    value: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class PairedComparison(Record):
+    first: MetricInterval
+    second: MetricInterval
+    difference: MetricInterval  # second − first
     p_value: float  # of "the second is no better"
     texts: int
     resamples: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {name: getattr(self, name).to_json() for name in ("first", "second", "difference")}
 
 
 def paired_bootstrap(
@@ -69,6 +75,6 @@ def _resampled_counts(texts: int, resamples: int, *, seed: int) -> Iterator[NDAr
         yield generator.multinomial(texts, share, size=min(at_once, resamples - start)).astype(float)
 
 
-def _interval(value: float, resampled_R: Floats) -> Interval:
+def _interval(value: float, resampled_R: Floats) -> MetricInterval:
     lower, upper = np.quantile(resampled_R, (TAIL, 1 - TAIL))
-    return Interval(float(value), float(lower), float(upper))
+    return MetricInterval(float(value), float(lower), float(upper))

@@ -6,7 +6,7 @@ KEY is a hash of the job: the model, how it is used, the format. A file says wha
 texts under the same settings are noticed, and has a hash of its own content, so that damage is. Both are said, and the
 block is done again. The engine does not matter: what one began, the other finishes.
 
-Relations  `block_engine` does the blocks; `kept_scores` keeps the growing list of `energylm rerank`, and the drafts of
+Relations  `block_engine` does the blocks; `energylm rerank` keeps growing lists of scores of its own, and the drafts of
            `negatives` are shards of their own.
 """
 

@@ -4,7 +4,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -114,6 +114,8 @@ def _unwrapped(annotation: Any) -> tuple[Any, bool]:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return _unwrapped(next(option for option in inner if option is not type(None)))
+    if origin is Annotated:
+        return _unwrapped(inner[0])
     if origin in (list, tuple, set, frozenset):
         return _unwrapped(inner[0])[0], True
     if annotation is None:

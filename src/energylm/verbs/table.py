@@ -32,6 +32,7 @@ VERBS: dict[str, str] = {
     "pretrain electra-tt": "cloze.pretrain:PretrainElectraTT",
     "pretrain two-tower": "cloze.pretrain:PretrainTwoTower",
     "score": "cloze.score:Score",
+    "rerank": "cloze.rerank:Rerank",
     "evaluate blimp": "cloze.evaluate:EvaluateBlimp",
     "negatives": "joint.negatives:MakeNegatives",
     "energy train": "joint.train_energy:TrainEnergy",

@@ -84,7 +84,8 @@ def test_rerank_tunes_and_reports(energylm, model_folder, tmp_path):
     assert code == 0 and out.startswith("| set | lists | λ | 1-best | WER |") and "tuned on itself" in out
     assert "hypotheses scored with" in err and "report.html" in err and "tuned on 4 lists only" in err
     saved = json.loads((tmp_path / "r.json").read_text())
-    assert len(saved["sets"][0]["curve"]) == 10 and saved["sets"][0]["one_best"]["value"] == pytest.approx(20)
+    outcome = saved["sets"]["lists"]
+    assert len(outcome["tuning"]["values"]) == 10 and outcome["one_best"]["value"] == pytest.approx(20)
     assert (tmp_path / "best.tsv").read_text() == (tmp_path / "out" / "best-1.tsv").read_text()
 
 
@@ -195,7 +196,7 @@ def test_dry_runs_say_what_would_be_done(energylm, electric_folder):
             ("rerank", "{model}", "lists.json", "--weight", "1", "--references", "texts.txt"),
             "2 references but 4 are needed",
         ),
-        (("rerank", "{model}", "lists.json", "--weight", "1", "--format", "xml"), "format: Input should be"),
+        (("rerank", "{model}", "lists.json", "--weight", "1", "--format", "xml"), "--format: Input should be"),
         (("rerank", "{model}", "lists.json", "--weight", "nan"), "weight"),
         (("rerank", "{model}", "lists.json", "--weight", "inf"), "should be a finite number"),
         (("rerank", "{model}", "lists.json", "--dev", "lists.json", "--highest", "inf"), "should be a finite number"),
@@ -210,7 +211,7 @@ def test_dry_runs_say_what_would_be_done(energylm, electric_folder):
         ),
         (("rerank", "{model}", "lists.json", "--weight", "1", "--device", "gpu"), "device 'gpu' is none that torch"),
         (("rerank", "{model}", "lists.json", "--weight", "1", "--device", "cuda:99"), "device cuda:99 came, but this"),
-        (("rerank", "{model}", "lists.json", "--weight", "1", "--dtype", "int8"), "dtype: Input should be"),
+        (("rerank", "{model}", "lists.json", "--weight", "1", "--dtype", "int8"), "--dtype: Input should be"),
         (
             ("score", "{model}", "texts.txt", "--device", "cuda:99", "--dry-run"),
             "device cuda:99 came, but this machine",

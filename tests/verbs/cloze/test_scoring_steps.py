@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-import energylm.pipelines.recipe_steps  # noqa: F401
 from energylm.verbs.recipes.step_kind import step_kind
 
 LISTS = {
@@ -34,8 +33,9 @@ def data(tmp_path, monkeypatch):
 def test_rerank(data, electric_folder, tmp_path):
     values = {"scorers": [str(electric_folder)], "sets": [{"lists": "data:lists.json", "dev": "data:lists.json"}]}
     found = step_kind("rerank").make(values, tmp_path / "out")
-    assert found["lists"]["one_best"] == pytest.approx(20) and found["lists"]["lists"] == 3
-    assert found["lists"]["dev"] == found["lists"]["reranked"] and json.dumps(found)
+    outcome = found["sets"]["lists"]
+    assert outcome["one_best"]["value"] == pytest.approx(20) and outcome["lists"] == 3
+    assert outcome["tuning"]["value"] == outcome["reranked"]["value"] and json.dumps(found)
     assert (tmp_path / "out" / "report.html").is_file()
 
 
@@ -51,7 +51,7 @@ def test_minimal_pairs(data, electric_folder, tmp_path):
 @pytest.mark.parametrize("kind", ["rerank", "evaluate blimp"])
 def test_steps_are_known_by_content(data, kind, monkeypatch):
     values = {
-        "rerank": {"scorers": ["m"], "sets": [{"lists": "data:lists.json"}], "weights": [0.5]},
+        "rerank": {"scorers": ["m"], "sets": [{"lists": "data:lists.json"}], "weight": [0.5]},
         "evaluate blimp": {"model": "m"},
     }[kind]
 

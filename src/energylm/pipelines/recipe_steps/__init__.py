@@ -5,13 +5,11 @@ Importing it registers them with the engine of recipes (`verbs.recipes.step_kind
 
 from energylm.pipelines.recipe_steps import (
     finetune,
-    scoring,
 )
 from energylm.pipelines.recipe_steps.kind import StepKind
 from energylm.verbs.recipes.step_kind import UNCONVERTED
 
 STEP_KINDS: dict[str, StepKind] = {
     **finetune.STEPS,
-    **scoring.STEPS,
 }
 UNCONVERTED.update(STEP_KINDS)

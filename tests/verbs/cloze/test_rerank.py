@@ -8,13 +8,14 @@ from energylm.bundles import reranker
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import Reading
 from energylm.bundles.weights_identity import model_identity, weights_sha256
-from energylm.config.rerank import NamedScorer, RerankConfig, WeightGrid
+from energylm.config.rerank import WeightGrid
 from energylm.data.nbest import read_lists
 from energylm.errors import BusyError, ConfigError, DataError
 from energylm.files import folder_lock, sha256_of_json
-from energylm.pipelines import kept_scores
-from energylm.pipelines import rerank as pipeline
-from energylm.pipelines.rerank import check_inputs, rerank
+from energylm.jobs.job import Job
+from energylm.verbs.cloze import reranking
+from energylm.verbs.cloze.rerank import NamedScorer, Rerank
+from energylm.verbs.cloze.rerank_report import RerankResult
 
 
 class WordTable:
@@ -56,16 +57,16 @@ OTHER_DEV = {name: DEV["d3"] for name in ("o1", "o2")}  # whose best λ is the s
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Files of lists, and a scorer in the place of a model."""
-    monkeypatch.setattr(pipeline.Scorer, "from_pretrained", lambda *_, **__: Scorer(WordTable()))
-    monkeypatch.setattr(pipeline, "absolute_place", str)
-    monkeypatch.setattr(kept_scores, "model_identity", lambda model: model)
+    monkeypatch.setattr(reranking.Scorer, "from_pretrained", lambda *_, **__: Scorer(WordTable()))
+    monkeypatch.setattr(reranking, "absolute_place", str)
+    monkeypatch.setattr(reranking, "model_identity", lambda model: model)
     for name, lists in (("dev", DEV), ("test", TEST), ("other", OTHER_DEV)):
         (tmp_path / f"{name}.json").write_text(json.dumps(lists))
     return tmp_path
 
 
-def config(*sets, **settings) -> RerankConfig:
-    return RerankConfig.checked({"scorers": "table", "sets": sets, **settings})
+def config(*sets, **settings) -> Rerank:
+    return Rerank.checked({"scorers": "table", "sets": sets, **settings})
 
 
 def test_rates_by_hand(files, tmp_path, capsys):
@@ -73,12 +74,12 @@ def test_rates_by_hand(files, tmp_path, capsys):
     the recogniser likes best, is left out; "SO BE" stays. t3: −1.1 − 7λ against −1 − 12λ, now wrong.
 
     1-best: 1 + 3 + 0 errors in 9 words. Reranked: 0 + 1 + 1. Oracle: none."""
-    run = rerank(config({"lists": str(files / "test.json"), "dev": str(files / "dev.json")}), output=tmp_path / "out")
+    run = config({"lists": str(files / "test.json"), "dev": str(files / "dev.json")}).run(Job(output=tmp_path / "out"))
     (outcome,) = run.outcomes
     assert outcome.weights == (0.25,) and outcome.tuning.value == 0 and outcome.tuning.lists == 3
     assert [one.best for one in run.chosen[0]] == ["ONE CAT", "SO BE", "A DOG OR CAT"]
-    assert outcome.comparison.first.value == pytest.approx(100 * 4 / 9)
-    assert outcome.comparison.second.value == pytest.approx(100 * 2 / 9)
+    assert outcome.one_best.value == pytest.approx(100 * 4 / 9)
+    assert outcome.reranked.value == pytest.approx(100 * 2 / 9)
     assert outcome.oracle == 0 and outcome.empty == 1
     changes = {change.utterance: (change.before, change.after, change.gain) for change in outcome.changes}
     assert changes == {
@@ -93,21 +94,22 @@ def test_rates_by_hand(files, tmp_path, capsys):
     assert run.report == page and "Changed hypotheses: 1. test" in markdown.read_text()
     assert (tmp_path / "out" / "metric-over-1-test.png").is_file()
     assert (tmp_path / "out" / "best-1.tsv").read_text() == "t1\tONE CAT\nt2\tSO BE\nt3\tA DOG OR CAT\n"
-    assert json.dumps(run.to_json()) and "paired bootstrap over lists" in run.table.convention
+    saved = json.loads(json.dumps(run.to_json()))
+    assert RerankResult.from_json(saved).chosen == run.chosen and saved["sets"]["test"]["weights_text"] == "0.25"
+    assert "paired bootstrap over lists" in run.table.convention
 
 
 def test_every_set_is_tuned_by_itself_and_scored_once(files, monkeypatch):
     calls = []
-    usual = pipeline.Reranker.score_lists
-    monkeypatch.setattr(
-        pipeline.Reranker, "score_lists", lambda self, lists, **o: calls.append(len(lists)) or usual(self, lists, **o)
-    )
+    usual = WordTable.list_scores
+    monkeypatch.setattr(WordTable, "list_scores", lambda self, lists: calls.append(len(lists)) or usual(self, lists))
     test, dev, other = (str(files / f"{name}.json") for name in ("test", "dev", "other"))
-    run = rerank(config({"lists": test, "dev": dev}, {"lists": test, "dev": other}, {"lists": dev, "dev": dev}))
+    run = config({"lists": test, "dev": dev}, {"lists": test, "dev": other}, {"lists": dev, "dev": dev}).run()
     assert [outcome.weights for outcome in run.outcomes] == [(0.25,), (0.05,), (0.25,)]
     assert sorted(calls) == [2, 3, 3]
     assert [outcome.tuned_on_itself for outcome in run.outcomes] == [False, False, True]
     assert "dev (tuned on itself)" in str(run.table.rows[2][0])
+    assert list(run.sets) == ["test", "test-2", "dev"]
 
 
 @pytest.fixture
@@ -131,15 +133,15 @@ def read_lists_of(monkeypatch):
 def test_a_killed_run_goes_on_where_it_stopped(files, tmp_path, read_lists_of, capsys):
     seen, killed_after = read_lists_of
     chosen = config({"lists": str(files / "test.json"), "dev": str(files / "dev.json")})
-    whole = rerank(chosen)  # without an output nothing is kept
+    whole = chosen.run()  # without an output nothing is kept
     every_list = seen.copy()
     assert len(every_list) == 6
     seen.clear()
     killed_after["lists"] = 4
     with pytest.raises(KeyboardInterrupt):
-        rerank(chosen, output=tmp_path / "out")
+        chosen.run(Job(output=tmp_path / "out"))
     killed_after.clear()
-    second = rerank(chosen, output=tmp_path / "out")
+    second = chosen.run(Job(output=tmp_path / "out"))
     assert seen == every_list and second.chosen == whole.chosen  # no list twice
     assert "3 of 3 lists were scored before" in (said := capsys.readouterr().err) and "1 of 3 lists" in said
     assert (
@@ -147,13 +149,13 @@ def test_a_killed_run_goes_on_where_it_stopped(files, tmp_path, read_lists_of, c
     )
     # Other λ find the scores; another casing, another model, other lists do not.
     seen.clear()
-    third = rerank(config({"lists": str(files / "test.json")}, weights=[0.25]), output=tmp_path / "out")
+    third = config({"lists": str(files / "test.json")}, weight=[0.25]).run(Job(output=tmp_path / "out"))
     assert not seen and third.chosen == whole.chosen and 0 < third.seconds < second.seconds
     for changed in ({"model": "table", "casing": "lower"}, {"model": "other"}):
-        rerank(config({"lists": str(files / "test.json")}, weights=[0.5], scorers=[changed]), output=tmp_path / "out")
+        config({"lists": str(files / "test.json")}, weight=[0.5], scorers=[changed]).run(Job(output=tmp_path / "out"))
         assert len(seen) == 3
         seen.clear()
-    rerank(config({"lists": str(files / "test.json")}, weights=[0.5], limit=2), output=tmp_path / "out")
+    config({"lists": str(files / "test.json")}, weight=[0.5], limit=2).run(Job(output=tmp_path / "out"))
     assert len(seen) == 2
 
 
@@ -162,9 +164,9 @@ def test_scores_are_kept_whatever_the_device_but_not_whatever_the_dtype(files, m
     lists = read_lists(files / "test.json")
     texts = [[hypothesis.text for hypothesis in one.hypotheses] for one in lists]
     settings = {"method": "auto", "masking": "token", "casing": "keep", "eos": False, "long_texts": "windows"}
-    before = sha256_of_json([kept_scores.FORMAT_VERSION, "table", settings, texts])[:20]
+    before = sha256_of_json([reranking.FORMAT_VERSION, "table", settings, texts])[:20]
     plain, moved, wide = (
-        kept_scores._key(NamedScorer(model="table", **changed), lists)
+        reranking.kept_key(NamedScorer(model="table", **changed), lists)
         for changed in ({}, {"device": "cuda:1"}, {"dtype": "float64"})
     )
     assert plain == moved == before != wide
@@ -178,46 +180,46 @@ def test_a_model_is_known_by_its_manifest_or_its_weights(model_folder, masked_fo
 
 
 def test_damaged_scores_are_noticed_and_made_again(files, tmp_path, capsys):
-    chosen = config({"lists": str(files / "test.json")}, weights=[0.25])
-    whole = rerank(chosen, output=tmp_path / "out")
+    chosen = config({"lists": str(files / "test.json")}, weight=[0.25])
+    whole = chosen.run(Job(output=tmp_path / "out"))
     (path,) = (tmp_path / "out" / "scores").iterdir()
     kept = json.loads(path.read_text())
     kept["scores"][0][0] += 8  # a flipped bit in a digit is a number, too
     for damaged in (json.dumps(kept), path.read_text()[:20]):
         path.write_text(damaged)
-        assert rerank(chosen, output=tmp_path / "out").chosen == whole.chosen
+        assert chosen.run(Job(output=tmp_path / "out")).chosen == whole.chosen
         assert "is damaged: its 3 lists are scored again" in capsys.readouterr().err
     with folder_lock(tmp_path / "out"), pytest.raises(BusyError, match="in use by process"):
-        rerank(chosen, output=tmp_path / "out")
+        chosen.run(Job(output=tmp_path / "out"))
 
 
 def test_a_fixed_weight_needs_no_references(files):
     (files / "bare.json").write_text(json.dumps({"u": entry(None, ("A CAP", -1.0), ("A CAT", -2.0))}))
-    run = rerank(config({"lists": str(files / "bare.json")}, weights=[0.5]))
-    assert run.outcomes == () and run.chosen[0][0].best == "A CAT"
-    fixed = rerank(config({"lists": str(files / "test.json")}, weights=[0.25])).outcomes[0]
-    assert fixed.tuning is None and fixed.comparison.second.value == pytest.approx(100 * 2 / 9)
+    run = config({"lists": str(files / "bare.json")}, weight=[0.5]).run()
+    assert run.outcomes == [] and run.chosen[0][0].best == "A CAT"
+    fixed = config({"lists": str(files / "test.json")}, weight=[0.25]).run().outcomes[0]
+    assert fixed.tuning is None and fixed.reranked.value == pytest.approx(100 * 2 / 9)
 
 
 def test_a_finer_grid_and_length_normalisation_on_request(files):
     one = {"lists": str(files / "test.json"), "dev": str(files / "dev.json")}
-    fine = rerank(config(one, grid={"step": 0.01, "highest": 0.3}))
+    fine = config(one, grid={"step": 0.01, "highest": 0.3}).run()
     assert fine.outcomes[0].weights == (0.21,)
-    words = rerank(config(one, length_normalisation="word"))
+    words = config(one, length_normalisation="word").run()
     assert "divided by words" in words.convention
     assert words.chosen[0][0].totals != fine.chosen[0][0].totals
 
 
 def test_bleu(files):
     one = {"lists": str(files / "test.json"), "dev": str(files / "dev.json")}
-    (outcome,) = rerank(config(one, metric="bleu", resamples=50)).outcomes
+    (outcome,) = config(one, metric="bleu", resamples=50).run().outcomes
     assert outcome.metric == "BLEU" and not outcome.lower_is_better
-    assert outcome.oracle == pytest.approx(100) and outcome.comparison.second.value < 100
+    assert outcome.oracle == pytest.approx(100) and outcome.reranked.value < 100
 
 
 def test_a_limit_takes_the_same_lists_every_time(files):
     one = {"lists": str(files / "test.json")}
-    first, again = (rerank(config(one, weights=[0.3], limit=2)) for _ in range(2))
+    first, again = (config(one, weight=[0.3], limit=2).run() for _ in range(2))
     assert [r.utterance for r in first.chosen[0]] == [r.utterance for r in again.chosen[0]]
     assert len(first.chosen[0]) == 2 and "2 lists of each file at random" in first.convention
 
@@ -225,7 +227,7 @@ def test_a_limit_takes_the_same_lists_every_time(files):
 def test_ties_are_said(files, capsys):
     lists = {"u": entry("A B", ("A B", -1.0), ("B A", -1.0)), "v": entry("A", ("A", -1.0))}
     (files / "ties.json").write_text(json.dumps(lists))
-    run = rerank(config({"lists": str(files / "ties.json")}, weights=[0.5]))
+    run = config({"lists": str(files / "ties.json")}, weight=[0.5]).run()
     assert run.chosen[0][0].best == "A B" and run.outcomes[0].tied == 1
     assert "1 lists had several best hypotheses; the recogniser's order decided" in capsys.readouterr().err
 
@@ -243,21 +245,21 @@ def test_ties_are_said(files, capsys):
 def test_bad_dev_lists(files, lists, says):
     (files / "bad.json").write_text(json.dumps(lists))
     with pytest.raises(DataError, match=says):
-        rerank(config({"lists": str(files / "test.json"), "dev": str(files / "bad.json")}))
+        config({"lists": str(files / "test.json"), "dev": str(files / "bad.json")}).run()
 
 
 def test_contradictions_in_the_config():
     with pytest.raises(ConfigError, match="neither dev nor weights"):
         config({"lists": "a.json"})
     with pytest.raises(ConfigError, match="both dev and weights"):
-        config({"lists": "a.json", "dev": "b.json"}, weights=[0.5])
+        config({"lists": "a.json", "dev": "b.json"}, weight=[0.5])
     with pytest.raises(ConfigError, match="2 weights came for 1 scorers"):
-        config({"lists": "a.json"}, weights=[0.5, 0.5])
+        config({"lists": "a.json"}, weight=[0.5, 0.5])
     with pytest.raises(ConfigError, match="no λ is left to try"):
         config({"lists": "a.json", "dev": "b.json"}, grid={"step": 0.5, "highest": 0.1})
     for wrong in (float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="finite number"):
-            config({"lists": "a.json"}, weights=[wrong])
+            config({"lists": "a.json"}, weight=[wrong])
         with pytest.raises(ConfigError, match="finite number"):
             config({"lists": "a.json", "dev": "b.json"}, grid={"highest": wrong})
     with pytest.raises(ConfigError, match="standard input, which can be read once only"):
@@ -268,9 +270,9 @@ def test_contradictions_in_the_config():
 
 
 def test_a_dry_run_finds_every_mistake_it_can(files, model_folder):
-    good = RerankConfig.checked(
-        {"scorers": [{"model": str(model_folder)}], "sets": [{"lists": str(files / "test.json")}], "weights": [0.5]}
+    good = Rerank.checked(
+        {"scorers": [{"model": str(model_folder)}], "sets": [{"lists": str(files / "test.json")}], "weight": [0.5]}
     )
-    assert check_inputs(good).startswith("would score 3 lists of")
+    assert good.check().startswith("would score 3 lists of")
     with pytest.raises(DataError, match="does not exist"):
-        check_inputs(good.model_copy(update={"sets": (good.sets[0].model_copy(update={"lists": "none.json"}),)}))
+        good.model_copy(update={"sets": (good.sets[0].model_copy(update={"lists": "none.json"}),)}).check()

@@ -8,11 +8,12 @@ import yaml
 from energylm.config.base import merged
 from energylm.errors import ConfigError
 from energylm.jobs.artefacts import ArtefactStore
-from energylm.pipelines.recipe_steps import STEP_KINDS, scoring
+from energylm.verbs.recipes import step_kind as step_kinds
 from energylm.verbs.recipes.claims import judge
 from energylm.verbs.recipes.recipe import load_recipe
 from energylm.verbs.recipes.recipe_plan import plan_recipe
 from energylm.verbs.recipes.reproducing import _section, reproduce
+from energylm.verbs.recipes.step_kind import step_kind
 
 SIBLINGS = {"electric", "electra", "electra_tt", "two_tower", "mlm", "causal"}
 SCORERS = SIBLINGS - {"electra"}
@@ -40,7 +41,7 @@ def costs():
     """The account of both scales, from the very settings that the siblings are trained with."""
     steps = {scale: load_recipe("clark2020/compute").steps_at(scale) for scale in ("mini", "paper")}
     return {
-        scale: {name: STEP_KINDS["pretrain-costs"].run(of[name].config, None) for name in ("costs", "paper_costs")}
+        scale: {name: step_kind("pretrain-costs").make(of[name].config, None) for name in ("costs", "paper_costs")}
         for scale, of in steps.items()
     }
 
@@ -49,12 +50,13 @@ def costs():
 def test_siblings_have_equal_compute(scale, costs):
     """Those without a budget of their own have the steps that it pays for, to half a step."""
     steps = load_recipe("clark2020/compute").steps_at(scale)
-    found, vocabulary = costs[scale]["costs"], steps["costs"].config["vocabulary_size"]
-    assert vocabulary == steps["corpus"].config["vocabulary_size"] and found.keys() == SIBLINGS | {"spread"}
+    found, vocabulary = costs[scale]["costs"]["runs"], steps["costs"].config["vocabulary_size"]
+    assert vocabulary == steps["corpus"].config["vocabulary_size"] and found.keys() == SIBLINGS
     budget = steps["electric"].config["compute"]
     for name in SIBLINGS:
         trained = {key: value for key, value in steps[name].config.items() if key != "corpus"}
-        counted = {"make": steps[name].make, **trained}
+        make = "lm" if name == "causal" else steps[name].make.removeprefix("pretrain ")
+        counted = {"make": make, **trained}
         assert counted == steps["costs"].config["runs"][name], name  # what is counted is what is trained
         a_step = found[name]["tflop"] / found[name]["steps"]
         assert abs(found[name]["tflop"] - budget / 1e12) <= a_step / 2 + 1e-9
@@ -73,15 +75,15 @@ def test_an_unknown_family_is_refused():
     with pytest.raises(
         ConfigError, match="run 'a' makes 'bert'; expected one of electric, electra, two-tower, mlm, lm"
     ):
-        STEP_KINDS["pretrain-costs"].run({"vocabulary_size": 9, "runs": {"a": {"make": "bert"}}}, None)
+        step_kind("pretrain-costs").make({"vocabulary_size": 9, "runs": {"a": {"make": "bert"}}}, None)
     endless = {"schedule": {"kind": "constant"}, "validation": {"patience_evaluations": 2}, "steps": None}
     with pytest.raises(ConfigError, match="run 'a' trains until validation stops improving; give steps or compute"):
         runs = {"a": {"make": "mlm", "training": endless}}
-        STEP_KINDS["pretrain-costs"].run({"vocabulary_size": 9, "runs": runs}, None)
+        step_kind("pretrain-costs").make({"vocabulary_size": 9, "runs": runs}, None)
 
 
 def test_the_tables_share_siblings_and_scores(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, "weights_sha256", lambda name: f"weights of {name}")
+    monkeypatch.setattr(step_kinds, "weights_sha256", lambda name: f"weights of {name}")
     keys = {}
     for table in ("table2", "table5"):
         plan = plan_recipe(f"clark2020/{table}", scale="mini", corpus="sotu", store=ArtefactStore(tmp_path / "store"))
@@ -98,9 +100,10 @@ def tiny(recipe: dict, *, texts: str, model: str) -> dict:
         "network": {"layers": 1, "width": 16, "heads": 2},
         "window": 32,
         "validation_windows": 2,
-        "training": {"global_batch": 2, "threads": 1, "steps": 2, "validation": {"every_steps": 2}},
+        "training": {"global_batch": 2, "threads": 1, "validation": {"every_steps": 2}},
     }
-    steps = {name: network | ({"compute": 1e7} if name not in ("mlm", "causal") else {}) for name in SIBLINGS}
+    lengths = {name: {"training": {"steps": 2}} if name in ("mlm", "causal") else {"compute": 1e7} for name in SIBLINGS}
+    steps = {name: merged(network, lengths[name]) for name in SIBLINGS}
     steps["corpus"] = {"vocabulary_size": 300, "valid_fraction": 0.2}
     steps |= {
         name: {"limit": 4, "resamples": 20}
@@ -122,7 +125,7 @@ def test_a_tiny_run_finds_every_number(data, tmp_path, texts_folder, model_folde
     done = reproduce(str(file), scale="mini", output=tmp_path / "out", store=ArtefactStore(tmp_path / "store"))
     assert {claim.verdict for claim in done.claims} <= {"holds", "does not hold"}
     results = {name: artefact.result for name, artefact in done.steps.items()}
-    assert results["some_mlm"]["test_clean"]["one_best"] == pytest.approx(100 * 4 / 17)
+    assert results["some_mlm"]["sets"]["test_clean"]["one_best"]["value"] == pytest.approx(100 * 4 / 17)
     assert "hidden by itself, read within its special tokens" in results["some_mlm"]["convention"]
     table2 = load_recipe("clark2020/table2")
     assert all(_section(section, results) for section in table2.report)

@@ -1,0 +1,178 @@
+"""N-best lists of a recogniser or translator, reranked with language models: `energylm rerank`."""
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from energylm.config.base import Config, listed
+from energylm.config.rerank import STDIN, LengthNormalisation, MetricName, NBestFormat, WeightGrid
+from energylm.config.score import ScorerConfig
+from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.verbs.verb import Positional, Verb
+
+if TYPE_CHECKING:
+    from energylm.verbs.cloze.rerank_report import RerankResult
+
+Files = Annotated[tuple[str, ...], BeforeValidator(listed)]
+MODEL = "a model folder, a GGUF file, a known model or a hub name"
+
+
+class NamedScorer(ScorerConfig):
+    """One of the models whose scores are added to the recogniser's."""
+
+    model: str = Field(description=f"The scorer: {MODEL}.")
+
+
+class RerankSet(Config):
+    """Lists to rerank, and the lists on which their λ is tuned."""
+
+    lists: str = Field(description="A file of n-best lists; - is standard input.")
+    dev: str | None = Field(None, description="A file of n-best lists with references on which λ is tuned.")
+    references: str | None = Field(None, description="References of `lists`, a line each, where it has none inside.")
+    dev_references: str | None = Field(None, description="References of `dev`, likewise.")
+
+    @property
+    def tuned_on(self) -> "RerankSet | None":
+        """The dev lists as a set of their own."""
+        return None if self.dev is None else RerankSet(lists=self.dev, references=self.dev_references)
+
+    @property
+    def measured_on(self) -> "RerankSet":
+        """The lists without their dev lists."""
+        return RerankSet(lists=self.lists, references=self.references)
+
+
+class Rerank(Verb, ScorerConfig):
+    """Choose the hypothesis with the highest f + λ·score, with λ tuned on dev lists, for each file by itself.
+
+    Prints a table: 1-best, reranked with interval and p of the paired bootstrap, oracle. Casing, method and the like
+    hold for all scorers; in a YAML file each of `scorers` can have its own. Lists without references are reranked with
+    a fixed λ, and what was chosen is printed. With --output a report and best-N.tsv are written, and scores are kept.
+    """
+
+    examples = (
+        "energylm rerank smollm2-135m test_clean.json --dev dev_clean.json --casing lower -o out/rerank",
+        "energylm rerank runs/e/model test_clean.json test_other.json --dev dev_clean.json --dev dev_other.json",
+        "energylm rerank runs/mlm/model lists.jsonl --weight 0.4 --best chosen.tsv",
+        "cat lists.jsonl | energylm rerank runs/mlm/model - --weight 0.4",
+        "energylm rerank lm test.nbest --references test.en --dev dev.nbest --dev-references dev.en --metric bleu",
+    )
+    shortcuts: ClassVar = {"step": "grid.step", "highest": "grid.highest"}
+    writes = "optional"
+    blocks = True
+    apart_from: ClassVar[frozenset[str]] = frozenset({"best", "device"})
+
+    model: Annotated[str | None, Positional("MODEL")] = Field(None, description=f"The scorer: {MODEL}.")
+    files: Annotated[Files, Positional("FILE|-")] = Field(
+        (), description="N-best lists: ESPnet JSON, JSONL, TSV or Moses; - is standard input."
+    )
+    dev: Files = Field((), description="Lists on which λ is tuned: one for all files, or one for each, in their order.")
+    scorer: Files = Field((), description="One more scorer, with its own λ.")
+    weight: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] = Field(
+        (), description="A fixed λ in place of tuning, one for each scorer."
+    )
+    references: Files = Field((), description="A file of references, a line each, for each FILE.")
+    dev_references: Files = Field((), description="A file of references for each --dev.")
+    scorers: tuple[NamedScorer, ...] = Field((), description="Scorers with settings of their own.")
+    sets: tuple[RerankSet, ...] = Field((), description="Sets of lists, each with its dev lists and references.")
+    format: NBestFormat | None = Field(None, description="Format of the lists; none: by the file's name or content.")
+    grid: WeightGrid = Field(WeightGrid(), description="The λ that are tried; with several scorers also 0.")
+    length_normalisation: LengthNormalisation = Field(
+        "none", description="Divide the whole score, f + λ·score, by the words or characters of the hypothesis."
+    )
+    metric: MetricName = Field("wer", description="Word error rate (jiwer) or BLEU (sacrebleu).")
+    limit: int | None = Field(None, ge=1, description="Use this many lists of each file, chosen at random.")
+    resamples: int = Field(2000, ge=1, description="Of the paired bootstrap against the 1-best.")
+    seed: int = Field(0, ge=0, description="Of the choice of lists and of the bootstrap.")
+    shown_changes: int = Field(20, ge=0, description="Changed hypotheses of each set that the report shows.")
+    best: str | None = Field(None, description="Write `utterance TAB chosen text` lines to this file; - prints them.")
+
+    @field_validator("scorers", mode="before")
+    @classmethod
+    def _a_path_is_a_scorer(cls, value: Any) -> Any:
+        several = [value] if isinstance(value, str) else value
+        return [{"model": scorer} if isinstance(scorer, str) else scorer for scorer in several]
+
+    @model_validator(mode="after")
+    def _there_is_one_for_each(self) -> Self:
+        for option, values in (("--dev", self.dev), ("--references", self.references)):
+            counts = {0, len(self.files), *([1] if option == "--dev" else [])}
+            if len(values) not in counts:
+                raise ValueError(
+                    f"{len(values)} × {option} came for {len(self.files)} files; give one for each"
+                    + (", or one for all" if option == "--dev" else "")
+                )
+        if len(self.dev_references) not in (0, len(self.dev)):
+            raise ValueError(
+                f"{len(self.dev_references)} × --dev-references came for {len(self.dev)} × --dev; give one for each"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _every_set_gets_its_weight(self) -> Self:
+        if not self.all_sets or not self.all_scorers:
+            raise ValueError("which lists? give a scorer and its files: energylm rerank MODEL FILE... --dev DEV")
+        if self.weight and len(self.weight) != len(self.all_scorers):
+            raise ValueError(
+                f"{len(self.weight)} weights came for {len(self.all_scorers)} scorers; give one for each, or none to "
+                "tune"
+            )
+        for each in self.all_sets:
+            if (each.dev is None) == (not self.weight):
+                cure = "give it a dev set, or fixed weights" if each.dev is None else "drop the dev set, or the weights"
+                raise ValueError(
+                    f"{each.lists} has {'neither dev nor' if each.dev is None else 'both dev and'} weights; {cure}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _standard_input_is_read_once(self) -> Self:
+        pairs = {(each.lists, each.references) for each in self.all_sets}
+        pairs |= {(each.dev, each.dev_references) for each in self.all_sets if each.dev is not None}
+        if sum(name == STDIN for pair in pairs for name in pair) > 1:
+            raise ValueError("- names standard input, which can be read once only; write one of the two to a file")
+        return self
+
+    @property
+    def all_scorers(self) -> tuple[NamedScorer, ...]:
+        """Each with the settings that hold for all, where it has none of its own."""
+        common = {name: getattr(self, name) for name in ScorerConfig.model_fields}
+        named = [NamedScorer(model=model) for model in (self.model, *self.scorer) if model is not None]
+        return tuple(
+            NamedScorer(**common | scorer.model_dump(exclude_unset=True)) for scorer in (*named, *self.scorers)
+        )
+
+    @property
+    def all_sets(self) -> tuple[RerankSet, ...]:
+        """Each file with its dev lists and references."""
+        named = []
+        for index, file in enumerate(self.files):
+            dev = min(index, len(self.dev) - 1)
+            named.append(
+                RerankSet(
+                    lists=file,
+                    dev=self.dev[dev] if self.dev else None,
+                    references=self.references[index] if self.references else None,
+                    dev_references=self.dev_references[dev] if self.dev_references else None,
+                )
+            )
+        return (*named, *self.sets)
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        from energylm.verbs.cloze.reranking import check_inputs
+
+        return check_inputs(self)
+
+    def run(self, job: Job = DEFAULT_JOB) -> "RerankResult":
+        from energylm.files import write_text
+        from energylm.verbs.cloze.reranking import rerank
+
+        result = rerank(self, job)
+        if self.best not in (None, STDIN):
+            write_text(self.best, result.best_lines)
+        return result
+
+    def shown(self, result: "RerankResult") -> str:
+        if self.best == STDIN or not result.sets:  # without references the choice is all there is
+            return result.best_lines
+        return super().shown(result)

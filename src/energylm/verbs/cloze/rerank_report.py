@@ -1,0 +1,248 @@
+"""What reranking did to sets of lists, and the page about it.
+
+Of each set: against the 1-best by paired bootstrap, the oracle, the lists that changed, the dev metric over λ.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from energylm.bundles.reranker import Reranked
+from energylm.data.formats.nbest import NBest
+from energylm.estimators.additive_metrics import AdditiveMetric, Floats
+from energylm.estimators.paired_bootstrap import MetricInterval, paired_bootstrap
+from energylm.estimators.weight_tuning import Tuning
+from energylm.records import LOCAL, Record
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Numbers, Plot, Section, Text
+from energylm.tables import Cell, Table
+
+MEANING = (
+    "The 1-best is what the recogniser itself likes most, the oracle the best hypothesis that each list holds: no "
+    "choice can be better. p is the share of resampled sets, the same utterances for both, in which reranking does not "
+    "help.\n\nλ was chosen on the dev lists, by the metric in the plot; the numbers of the table are of the lists "
+    "themselves, which took no part in that unless the table says so."
+)
+
+
+@dataclass(frozen=True)
+class Change(Record):
+    """A list with another text in first place. `gain` is positive where that was for the better."""
+
+    utterance: str
+    reference: str
+    before: str
+    after: str
+    gain: float  # errors fewer, or points of sentence BLEU more
+
+
+@dataclass(frozen=True)
+class SetOutcome(Record):
+    """One set of lists, measured; numbers in the metric's own unit."""
+
+    name: str
+    lists: int
+    metric: str
+    lower_is_better: bool
+    weights: tuple[float, ...]
+    dev: str | None
+    tuning: Tuning | None  # None for a fixed λ
+    one_best: MetricInterval
+    reranked: MetricInterval
+    difference: MetricInterval  # reranked − 1-best
+    p_value: float  # of "reranking is no better"
+    resamples: int
+    oracle: float
+    changes: tuple[Change, ...]
+    tied: int  # lists whose best total was shared by several hypotheses
+    empty: int  # hypotheses without text
+
+    computed = ("weights_text",)
+
+    @property
+    def tuned_on_itself(self) -> bool:
+        return self.dev == self.name
+
+    @property
+    def weights_text(self) -> str:
+        """All λ in one cell of a table."""
+        return " ".join(f"{weight:g}" for weight in self.weights)
+
+
+@dataclass(frozen=True)
+class RerankResult(Record):
+    sets: dict[str, SetOutcome]  # those that have references, by the name of their file without its ending
+    chosen: tuple[tuple[Reranked, ...], ...]  # of every set
+    scorers: tuple[str, ...]
+    convention: str
+    hypotheses: int
+    seconds: float  # of scoring, whenever that was
+    report: Path | None = field(default=None, metadata=LOCAL)
+
+    computed = ("hypotheses_per_second",)
+
+    @property
+    def outcomes(self) -> list[SetOutcome]:
+        return list(self.sets.values())
+
+    @property
+    def hypotheses_per_second(self) -> float:
+        return self.hypotheses / max(self.seconds, 1e-9)
+
+    @property
+    def best_lines(self) -> str:
+        return "".join(map(best_lines, self.chosen))
+
+    @property
+    def table(self) -> Table:
+        if not self.sets:
+            rows: list[list[Cell]] = [[best.utterance, best.best] for of_set in self.chosen for best in of_set]
+            return Table(["utterance", "best"], rows, convention=self.convention)
+        return rerank_table(self.outcomes, convention=self.convention)
+
+    def summary(self) -> str:
+        return (
+            f"{self.hypotheses:,} hypotheses scored with {', '.join(self.scorers)} in {self.seconds:,.1f} s, "
+            f"{self.hypotheses_per_second:,.1f} a second"
+        )
+
+
+def best_lines(chosen: Sequence[Reranked]) -> str:
+    return "".join(f"{best.utterance}\t{best.best}\n" for best in chosen)
+
+
+def set_outcome(
+    lists: Sequence[NBest],
+    chosen: Sequence[Reranked],
+    statistics_UHM: Floats,
+    metric: AdditiveMetric,
+    *,
+    name: str,
+    dev: str | None,
+    weights: tuple[float, ...],
+    tuning: Tuning | None,
+    resamples: int,
+    seed: int,
+) -> SetOutcome:
+    """Compare the `chosen` hypotheses with the recogniser's own."""
+    rows_U = np.arange(len(lists))
+    before_U = np.array([recognisers_best(of_list) for of_list in lists])
+    after_U = np.array([result.order[0] for result in chosen])
+    comparison = paired_bootstrap(
+        statistics_UHM[rows_U, before_U], statistics_UHM[rows_U, after_U], metric, resamples=resamples, seed=seed
+    )
+    return SetOutcome(
+        name=name,
+        lists=len(lists),
+        metric=metric.name,
+        lower_is_better=metric.lower_is_better,
+        weights=weights,
+        dev=dev,
+        tuning=tuning,
+        one_best=comparison.first,
+        reranked=comparison.second,
+        difference=comparison.difference,
+        p_value=comparison.p_value,
+        resamples=comparison.resamples,
+        oracle=oracle(lists, statistics_UHM, metric),
+        changes=tuple(_changes(lists, before_U.tolist(), after_U.tolist(), metric.worth(statistics_UHM))),
+        tied=sum(result.tied for result in chosen),
+        empty=sum(not hypothesis.text.strip() for of_list in lists for hypothesis in of_list.hypotheses),
+    )
+
+
+def recognisers_best(of_list: NBest) -> int:
+    """The index of what the recogniser itself scores highest, the first of equals."""
+    return max(range(len(of_list.hypotheses)), key=lambda index: of_list.hypotheses[index].score)
+
+
+def oracle(lists: Sequence[NBest], statistics_UHM: Floats, metric: AdditiveMetric) -> float:
+    """The metric of each list's best hypothesis; for BLEU the best by the sentence's own BLEU, nearly the best set."""
+    worth_UH = metric.worth(statistics_UHM)
+    best = [int(np.argmax(worth_UH[row, : len(of_list.hypotheses)])) for row, of_list in enumerate(lists)]
+    return float(metric.value(statistics_UHM[np.arange(len(lists)), best].sum(0)))
+
+
+def _changes(lists: Sequence[NBest], before_U: list[int], after_U: list[int], worth_UH: Floats) -> Iterator[Change]:
+    for row, (of_list, before, after) in enumerate(zip(lists, before_U, after_U, strict=True)):
+        if of_list.hypotheses[before].text != of_list.hypotheses[after].text:
+            yield Change(
+                utterance=of_list.utterance,
+                reference=of_list.reference or "",
+                before=of_list.hypotheses[before].text,
+                after=of_list.hypotheses[after].text,
+                gain=float(worth_UH[row, after] - worth_UH[row, before]),
+            )
+
+
+def rerank_table(outcomes: Sequence[SetOutcome], *, convention: str) -> Table:
+    first = outcomes[0]
+    columns = ["set", "lists", "λ", "1-best", first.metric, "from", "to", "oracle", "change", "p"]
+    resamples = f"95 % interval and one-sided p by paired bootstrap over lists ({first.resamples:,} resamples)"
+    return Table(
+        [*columns, "changed", "better", "worse"],
+        [_row(outcome) for outcome in outcomes],
+        convention=f"{convention}; {resamples}",
+    )
+
+
+def _row(outcome: SetOutcome) -> list[Cell]:
+    return [
+        Path(outcome.name).stem + (" (tuned on itself)" if outcome.tuned_on_itself else ""),
+        outcome.lists,
+        outcome.weights_text,
+        outcome.one_best.value,
+        outcome.reranked.value,
+        outcome.reranked.lower,
+        outcome.reranked.upper,
+        outcome.oracle,
+        outcome.difference.value,
+        outcome.p_value,
+        len(outcome.changes),
+        sum(change.gain > 0 for change in outcome.changes),
+        sum(change.gain < 0 for change in outcome.changes),
+    ]
+
+
+def weight_plot(outcome: SetOutcome, scorers: Sequence[str]) -> LinePlot:
+    """The dev metric over λ of each scorer, at the best λ of the others."""
+    assert outcome.tuning is not None
+    better = min if outcome.lower_is_better else max
+    series = []
+    for number, name in enumerate(scorers):
+        values: dict[float, list[float]] = {}
+        for weights, value in zip(outcome.tuning.tried, outcome.tuning.values, strict=True):
+            values.setdefault(weights[number], []).append(value)
+        tried = sorted(values)
+        series.append(Series(name, tried, [better(values[weight]) for weight in tried]))
+    return LinePlot(series, x_label="λ", y_label=f"{outcome.metric} on {Path(outcome.dev or '').stem}")
+
+
+def rerank_sections(
+    table: Table, outcomes: Sequence[SetOutcome], scorers: Sequence[str], *, shown: int
+) -> list[Section]:
+    """The sections of a report; of each set's changed hypotheses the `shown` with the greatest change."""
+    sections: list[Section] = [Numbers("Reranking", table), Text("How to read it", MEANING)]
+    for number, outcome in enumerate(outcomes, start=1):
+        label = f"{number}. {Path(outcome.name).stem}"
+        if outcome.tuning is not None:
+            values = outcome.tuning.values
+            alt = (
+                f"{outcome.metric} on the dev lists for each λ, between {min(values):.4g} and {max(values):.4g}; "
+                f"the best is {outcome.tuning.value:.4g} at λ = {outcome.weights_text}."
+            )
+            sections.append(Plot(f"Metric over λ: {label}", weight_plot(outcome, scorers), alt=alt))
+        sections.append(Numbers(f"Changed hypotheses: {label}", _changed(outcome, shown)))
+    return sections
+
+
+def _changed(outcome: SetOutcome, shown: int) -> Table:
+    greatest = sorted(outcome.changes, key=lambda change: -abs(change.gain))[:shown]
+    unit = "errors fewer" if outcome.lower_is_better else "points of sentence BLEU more"
+    return Table(
+        ["utterance", "gain", "reference", "1-best", "reranked"],
+        [[each.utterance, each.gain, each.reference, each.before, each.after] for each in greatest],
+        convention=f"{len(greatest)} of {len(outcome.changes)} changes, the greatest first; gain: {unit}",
+    )

@@ -1,0 +1,263 @@
+"""The work of `energylm rerank`: files of n-best lists scored, λ tuned on dev, measured against the 1-best.
+
+Every file is scored once, however often it is named. With an output folder a report is written, the chosen hypotheses
+of each set as `best-1.tsv`, `best-2.tsv` …, and the scores are kept, so that a killed run goes on where it stopped:
+
+OUTPUT/scores/KEY.json     one for each scorer and file of lists
+
+KEY is a hash of the model, of how it scores and of the texts, not of paths: other λ, other sets and other references
+find the scores again; another model, casing or choice of lists does not.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from energylm.bundles.known_models import absolute_place
+from energylm.bundles.reranker import (
+    ListBlock,
+    Reranked,
+    Scored,
+    check_references,
+    gathered_scores,
+    hypothesis_statistics,
+    list_blocks,
+    rerank_scored,
+    score_block,
+    tune_scored,
+)
+from energylm.bundles.scorer import Scorer, usable_device
+from energylm.bundles.scorer_kind import check_method, kind_of
+from energylm.bundles.weights_identity import model_identity
+from energylm.data.formats.nbest import NBest
+from energylm.data.nbest import name_of, read_lists, sample_lists
+from energylm.errors import DataError
+from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
+from energylm.estimators.weight_tuning import ListScores
+from energylm.files import folder_lock, read_json, sha256_of_json, write_json, write_text
+from energylm.jobs.engine import Engine, open_engine
+from energylm.jobs.job import Job
+from energylm.progress import Progress, progress, say
+from energylm.report.report import write_report
+from energylm.verbs.cloze.rerank import NamedScorer, Rerank, RerankSet
+from energylm.verbs.cloze.rerank_report import RerankResult, SetOutcome, best_lines, rerank_sections, set_outcome
+
+KEPT, FORMAT_VERSION = "scores", 1
+
+
+@dataclass
+class KeptScores(Scored):
+    """What is added is on disk before anything else happens."""
+
+    path: Path = Path()
+
+    @classmethod
+    def open(cls, output: Path, scorer: NamedScorer, lists: Sequence[NBest]) -> "KeptScores":
+        """The scores that an earlier run left in `output`, or none yet."""
+        path = output / KEPT / f"{kept_key(scorer, lists)}.json"
+        if not path.is_file():
+            return cls(path=path)
+        try:
+            record = read_json(path)
+            whole = record.get("sha256") in (None, sha256_of_json(record["scores"]))  # none: by an older energylm
+        except DataError:
+            whole = False
+        if not whole or len(record["scores"]) > len(lists):
+            say(f"energylm: {path} is damaged: its {len(lists):,} lists are scored again")
+            return cls(path=path)
+        say(f"energylm: {len(record['scores']):,} of {len(lists):,} lists were scored before ({path})")
+        return cls(scores=record["scores"], seconds=record["seconds"], path=path)
+
+    def add(self, scores: Sequence[Sequence[float]], *, seconds: float) -> None:
+        super().add(scores, seconds=seconds)
+        write_json(self.path, {"scores": self.scores, "seconds": self.seconds, "sha256": sha256_of_json(self.scores)})
+
+
+def kept_key(scorer: NamedScorer, lists: Sequence[NBest]) -> str:
+    texts = [[hypothesis.text for hypothesis in of_list.hypotheses] for of_list in lists]
+    settings = scorer.model_dump(mode="json", exclude={"model", "device"})
+    return sha256_of_json([FORMAT_VERSION, model_identity(scorer.model), settings, texts])[:20]
+
+
+@dataclass(frozen=True)
+class ScoredFile:
+    """A file of lists with all that is known of it."""
+
+    lists: list[NBest]
+    scores: ListScores
+    statistics_UHM: Floats | None  # None where no list has a reference
+
+
+def rerank(verb: Rerank, job: Job) -> RerankResult:
+    """Rerank every set; measured where its lists have references."""
+    with nullcontext() if job.output is None else folder_lock(job.output), open_engine(job.engine) as engine:
+        return _rerank(verb, job.output, engine)
+
+
+def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
+    files = read_files(verb)
+    _hint_at_casing(verb, files)
+    metric = metric_called(verb.metric)
+    statistics = {
+        file: hypothesis_statistics(lists, metric) if _is_measured(file, lists, verb) else None
+        for file, lists in files.items()
+    }
+    scored = {
+        file: [Scored() if output is None else KeptScores.open(output, each, lists) for each in verb.all_scorers]
+        for file, lists in files.items()
+    }
+    facts = [
+        _score(scorer, {file: (lists, scored[file][number]) for file, lists in files.items()}, engine)
+        for number, scorer in enumerate(verb.all_scorers)
+    ]
+    names = [fact["name"] for fact in facts]
+    known = {}
+    for file, lists in files.items():
+        scores = gathered_scores(lists, scored[file], names=names, length_normalisation=verb.length_normalisation)
+        known[file] = ScoredFile(lists, scores, statistics[file])
+    sets: dict[str, SetOutcome] = {}
+    chosen = []
+    for of_set in verb.all_sets:
+        outcome, best = _rerank_set(of_set, known, metric, verb)
+        chosen.append(tuple(best))
+        if outcome is not None:
+            sets[_new_name(Path(outcome.name).stem, sets)] = outcome
+    result = RerankResult(
+        sets=sets,
+        chosen=tuple(chosen),
+        scorers=tuple(names),
+        convention="; ".join([metric.convention, _formula(verb), *(fact["convention"] for fact in facts)]),
+        hypotheses=sum(len(of_list.hypotheses) for lists in files.values() for of_list in lists),
+        seconds=sum(each.seconds for of_file in scored.values() for each in of_file),
+    )
+    return result if output is None else _write(result, output, shown=verb.shown_changes)
+
+
+def check_inputs(verb: Rerank) -> str:
+    """Read every list and find every model without loading one; what would be done, in words."""
+    files = read_files(verb)
+    for file, lists in files.items():
+        if _is_measured(file, lists, verb):
+            check_references(lists, metric=verb.metric.upper())
+    for scorer in verb.all_scorers:
+        check_method(kind_of(scorer.model), scorer, name=scorer.model)
+        usable_device(scorer.device)
+    sizes = [f"{len(lists):,} lists of {name_of(file.lists)}" for file, lists in files.items()]
+    how = f"λ = {', '.join(map(str, verb.weight))}" if verb.weight else f"λ of {len(verb.grid.weights)} values"
+    models = ", ".join(scorer.model for scorer in verb.all_scorers)
+    return f"would score {', '.join(sizes)} with {models} and rerank them, {how}"
+
+
+def read_files(verb: Rerank) -> dict[RerankSet, list[NBest]]:
+    """Every file of lists once, under the name of a set without dev."""
+    files: dict[RerankSet, list[NBest]] = {}
+    for of_set in verb.all_sets:
+        for file in filter(None, (of_set.tuned_on, of_set.measured_on)):
+            if file not in files:
+                lists = read_lists(file.lists, form=verb.format, references=file.references)
+                files[file] = sample_lists(lists, verb.limit, seed=verb.seed)
+    return files
+
+
+class ListScorer:
+    """What a scorer says of blocks of lists, as `Scored`."""
+
+    def __init__(self, model: str, config: NamedScorer) -> None:
+        self._scorer = Scorer.from_pretrained(model, config=config)
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"name": self._scorer.name, "convention": self._scorer.convention}
+
+    def __call__(self, block: ListBlock, *, progress: Progress) -> Scored:
+        scored = score_block(self._scorer, block)
+        progress.advance(len(block.names))
+        return scored
+
+
+def _score(
+    scorer: NamedScorer, files: Mapping[RerankSet, tuple[list[NBest], Scored]], engine: Engine
+) -> Mapping[str, Any]:
+    """Fill in what one scorer has not said yet of each file's lists; its name and convention."""
+    model = absolute_place(scorer.model)
+    with engine.pool(partial(ListScorer, model, scorer), models=[model]) as pool:
+        facts: Mapping[str, Any] = pool.facts()
+        for file, (lists, scored) in files.items():
+            what = f"scoring {Path(name_of(file.lists)).name} with {facts['name']}"
+            with progress(what, total=len(lists) - len(scored.scores), unit="list") as bar:
+                for block in pool.run(list_blocks(lists, scored), progress=bar):
+                    scored.add(block.scores, seconds=block.seconds)
+    return facts
+
+
+def _is_measured(file: RerankSet, lists: list[NBest], verb: Rerank) -> bool:
+    """Whether lists are measured: λ is tuned on them, or at least one has a reference (then all must have one)."""
+    is_dev = any(of_set.tuned_on == file for of_set in verb.all_sets)
+    return is_dev or any(of_list.reference is not None for of_list in lists)
+
+
+def _rerank_set(
+    of_set: RerankSet, known: dict[RerankSet, ScoredFile], metric: AdditiveMetric, verb: Rerank
+) -> tuple[SetOutcome | None, list[Reranked]]:
+    name, file = name_of(of_set.lists), known[of_set.measured_on]
+    tuning, weights = None, verb.weight
+    if of_set.tuned_on is not None:
+        dev = known[of_set.tuned_on]
+        assert dev.statistics_UHM is not None
+        tuning = tune_scored(dev.scores, dev.statistics_UHM, metric, grid=verb.grid)
+        weights = tuning.weights
+    chosen = rerank_scored(file.lists, file.scores, weights)
+    empty = sum(not hypothesis.text.strip() for of_list in file.lists for hypothesis in of_list.hypotheses)
+    if empty:
+        say(f"energylm: {name}: {empty:,} empty hypotheses have no score and were not chosen")
+    if tied := sum(result.tied for result in chosen):
+        say(f"energylm: {name}: {tied:,} lists had several best hypotheses; the recogniser's order decided")
+    if file.statistics_UHM is None:
+        return None, chosen
+    outcome = set_outcome(
+        file.lists,
+        chosen,
+        file.statistics_UHM,
+        metric,
+        name=name,
+        dev=None if of_set.dev is None else name_of(of_set.dev),
+        weights=weights,
+        tuning=tuning,
+        resamples=verb.resamples,
+        seed=verb.seed,
+    )
+    return outcome, chosen
+
+
+def _new_name(name: str, taken: Mapping[str, Any]) -> str:
+    """Sets of one name are told apart by a number."""
+    names = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 2))]
+    return next(each for each in names if each not in taken)
+
+
+def _write(result: RerankResult, output: Path, *, shown: int) -> RerankResult:
+    for number, of_set in enumerate(result.chosen, start=1):
+        write_text(output / f"best-{number}.tsv", best_lines(of_set))
+    if not result.sets:
+        return result
+    sections = rerank_sections(result.table, result.outcomes, result.scorers, shown=shown)
+    title = f"Reranking with {', '.join(result.scorers)}"
+    return replace(result, report=write_report(output, title=title, sections=sections))
+
+
+def _formula(verb: Rerank) -> str:
+    by = {"none": "", "word": ", divided by words", "character": ", divided by characters"}
+    limit = "" if verb.limit is None else f", {verb.limit} lists of each file at random (seed {verb.seed})"
+    return f"f + λ·score{by[verb.length_normalisation]}{limit}"
+
+
+def _hint_at_casing(verb: Rerank, files: dict[RerankSet, list[NBest]]) -> None:
+    texts = [of_list.hypotheses[0].text for lists in files.values() for of_list in lists]
+    kept = [scorer.model for scorer in verb.all_scorers if scorer.casing == "keep"]
+    if kept and any(text.isupper() for text in texts) and not any(text != text.upper() for text in texts):
+        say(
+            f"energylm: the lists are all in upper case and {', '.join(kept)} will read them so; a model of ordinary "
+            "text does better with --casing lower or --casing sentence"
+        )
