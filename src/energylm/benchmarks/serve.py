@@ -37,7 +37,7 @@ FORESEEN_CROWDS = 100
 
 
 @dataclass
-class Load:
+class ClientLoad:
     """What the clients saw."""
 
     statuses: Counter[int] = field(default_factory=Counter)
@@ -63,12 +63,12 @@ class Load:
 def run(options: Options) -> BenchmarkResult:
     clients, requests, crowd, waiting = (4, 8, 24, 4) if options.quick else (CLIENTS, REQUESTS, CROWD, WAITING)
     candidates = (*BARRED_CANDIDATES, *(() if options.quick else SHOWN_CANDIDATES))
-    loads = {count: Load() for count in candidates}
+    loads = {count: ClientLoad() for count in candidates}
     with server(waiting=waiting, quick=options.quick) as (port, process):
         contenders = {}
         for count in candidates:
             contenders[f"{count}: one"] = partial(
-                _rate, port, Load(), clients=1, requests=requests // 8, candidates=count
+                _rate, port, ClientLoad(), clients=1, requests=requests // 8, candidates=count
             )
             contenders[f"{count}: many"] = partial(
                 _rate, port, loads[count], clients=clients, requests=requests, candidates=count
@@ -121,7 +121,7 @@ def server(*, waiting: int, quick: bool) -> Iterator[tuple[int, subprocess.Popen
         process.communicate(timeout=60)
 
 
-def _rate(port: int, load: Load, *, clients: int, requests: int, candidates: int) -> float:
+def _rate(port: int, load: ClientLoad, *, clients: int, requests: int, candidates: int) -> float:
     """Completions a second of so many clients, each with its share of the requests."""
     shares = [range(client, requests, clients) for client in range(clients)]
     start = time.perf_counter()
@@ -137,11 +137,11 @@ class CrowdMemory:
     quiet: list[float] = field(default_factory=list)
 
 
-def _crowds(port: int, process: subprocess.Popen[str], *, crowd: int, crowds: int) -> tuple[CrowdMemory, Load]:
+def _crowds(port: int, process: subprocess.Popen[str], *, crowd: int, crowds: int) -> tuple[CrowdMemory, ClientLoad]:
     """In each crowd everybody asks once at the same time."""
     from energylm.apps.serve.queue import QUIET_SECONDS
 
-    load, memory = Load(), CrowdMemory()
+    load, memory = ClientLoad(), CrowdMemory()
     for number in range(crowds):
         _all_ask(port, load, [range(client, client + 1) for client in range(crowd)], candidates=8)
         if number:
@@ -158,7 +158,7 @@ def foreseen_growth(megabytes: Sequence[float], *, crowds: int) -> float:
     return 1 + crowds * float(theilslopes(megabytes).slope) / megabytes[0]
 
 
-def _all_ask(port: int, load: Load, shares: list[range], *, candidates: int) -> None:
+def _all_ask(port: int, load: ClientLoad, shares: list[range], *, candidates: int) -> None:
     threads = [
         threading.Thread(target=_ask, args=(port, load, share), kwargs={"candidates": candidates}) for share in shares
     ]
@@ -168,7 +168,7 @@ def _all_ask(port: int, load: Load, shares: list[range], *, candidates: int) -> 
         thread.join()
 
 
-def _ask(port: int, load: Load, seeds: range, *, candidates: int) -> None:
+def _ask(port: int, load: ClientLoad, seeds: range, *, candidates: int) -> None:
     """One client, one connection, one request after another."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     for seed in seeds:

@@ -107,3 +107,13 @@ def test_a_missing_extra_is_said(files, study, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     code, _, err = study("report", "s")
     assert code == 2 and "pip install 'energylm[web]'" in err and err.count("\n") == 1
+
+
+def test_help_shows_how_structured_options_are_typed(files, study):
+    """Fields of more than plain values are options, too, with the form in which they are typed."""
+    code, out, _ = study("new", "--help")
+    assert code == 0
+    for typed in ("--completions NAME=FILE", "--model NAME=LM[,ENERGY]", "--compare BASELINE:MODEL"):
+        assert typed in out
+    assert "--design" not in out  # a config without a form stays behind --set
+    assert "--strength MODEL=NUMBER" in study("simulate", "--help")[1]

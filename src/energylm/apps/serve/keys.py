@@ -55,13 +55,13 @@ def _from_file(file: Path) -> list[str]:
         text = line.strip()
         if not text or text.startswith("#"):
             continue
-        found = _LINE.fullmatch(text)
-        if found is None:
+        digest = _LINE.fullmatch(text)
+        if digest is None:
             raise ConfigError(
                 f"{file} line {number} is no digest of the form sha256:<64 hexadecimal digits>; "
                 "make keys with --add-key"
             )
-        digests.append(found[1])
+        digests.append(digest[1])
     if not digests:
         raise ConfigError(f"{file} holds no key, so nobody could ask; make one with --add-key")
     return digests

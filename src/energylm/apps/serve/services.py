@@ -49,8 +49,8 @@ class Services:
     def energy(self) -> EnergyModel | None:
         """The energy, where it reads texts by itself."""
         joint = None if self.completer is None else self.completer.joint
-        found: Any = self.chooser.energy if self.chooser is not None else joint and joint.energy
-        return found if isinstance(found, EnergyModel) else None
+        energy: Any = self.chooser.energy if self.chooser is not None else joint and joint.energy
+        return energy if isinstance(energy, EnergyModel) else None
 
     def complete(
         self, tasks: Sequence[CompletionTask], *, is_wanted: Callable[[], bool] = lambda: True

@@ -50,7 +50,7 @@ def tools_router(serving: Serving) -> APIRouter:
     async def rerank(body: RerankRequest, request: Request, response: Response) -> Any:
         if services.scorer is None:
             raise serving.lacking("scorer", "`energylm serve LM` or --scorer")
-        serving.check_texts([one.text for one in body.hypotheses], param="hypotheses")
+        serving.check_texts([hypothesis.text for hypothesis in body.hypotheses], param="hypotheses")
         return await serving.ask("rerank", body, rows=len(body.hypotheses), request=request, response=response)
 
     @router.post("/v1/detect", response_model=DetectResponse, summary="Human or machine")

@@ -104,38 +104,39 @@ def owner_router(store: StudyStore, *, form: Callable[[Request], Awaitable[dict[
 
 def owner_view(store: StudyStore) -> dict[str, Any]:
     """The numbers of the page."""
-    found, study, now = store.progress(), store.study, time.time()
-    votes = {(one.rater, one.item): one.preferred or "tie" for one in store.answers() if one.kind == "pair"}
+    progress, study, now = store.progress(), store.study, time.time()
+    pairs = [answer for answer in store.answers() if answer.kind == "pair"]
+    votes = {(answer.rater, answer.item): answer.preferred or "tie" for answer in pairs}
     needed_checks = study.design.exclusion.needed_checks
     return {
         "title": study.design.title,
-        "votes": found.votes,
-        "votes_wanted": found.votes_wanted,
-        "pairs": found.pairs,
-        "pairs_complete": found.pairs_complete,
-        "open": found.open,
+        "votes": progress.votes,
+        "votes_wanted": progress.votes_wanted,
+        "pairs": progress.pairs,
+        "pairs_complete": progress.pairs_complete,
+        "open": progress.open,
         "agreement": krippendorff_alpha(votes),
         "pairs_with_two_votes": sum(count > 1 for count in Counter(item for _, item in votes).values()),
-        "checks_answered": sum(one.checks_answered for one in found.raters),
-        "checks_right": sum(one.checks_right for one in found.raters),
+        "checks_answered": sum(standing.checks_answered for standing in progress.raters),
+        "checks_right": sum(standing.checks_right for standing in progress.raters),
         "needed": study.design.qualification.needed,
         "check_mark": study.design.exclusion.check_mark,
-        "raters": [_rater(one, needed_checks(one.checks_answered), now) for one in found.raters],
+        "raters": [_rater(standing, needed_checks(standing.checks_answered), now) for standing in progress.raters],
     }
 
 
-def _rater(one: Standing, checks_needed: int, now: float) -> dict[str, Any]:
+def _rater(standing: Standing, checks_needed: int, now: float) -> dict[str, Any]:
     return {
-        "label": one.rater.label,
-        "stage": one.stage,
-        "qualification_answered": one.qualification_answered,
-        "qualification_right": one.qualification_right,
-        "checks_answered": one.checks_answered,
-        "checks_right": one.checks_right,
-        "checks_kept": one.checks_right >= checks_needed,
-        "pairs_answered": one.pairs_answered,
-        "last_seen": one.last_seen,
-        "last_seen_words": "never" if one.last_seen is None else _ago(now - one.last_seen),
+        "label": standing.rater.label,
+        "stage": standing.stage,
+        "qualification_answered": standing.qualification_answered,
+        "qualification_right": standing.qualification_right,
+        "checks_answered": standing.checks_answered,
+        "checks_right": standing.checks_right,
+        "checks_kept": standing.checks_right >= checks_needed,
+        "pairs_answered": standing.pairs_answered,
+        "last_seen": standing.last_seen,
+        "last_seen_words": "never" if standing.last_seen is None else _ago(now - standing.last_seen),
     }
 
 

@@ -50,13 +50,13 @@ def next_turn(study: Study, rater: int, turns: Sequence[Turn], *, free_pair: Pai
         return Turn(item.id, "qualification", len(turns), None, rank % 2 == 1)
     if has_failed(study, turns):
         return None
-    block, place = divmod(len(turns) - size, design.checks.every)
+    block, number = divmod(len(turns) - size, design.checks.every)
     in_block = [turn.kind for turn in turns if turn.block == block]
     is_begun = "pair" in in_block
     check = None if "check" in in_block else fresh_check(study, rater, turns)
     if "check" not in in_block and check is None:
         return None  # no pair is shown that no check could vouch for
-    check_is_due = place == derive_seed(design.seed, "place of the check", rater, block) % design.checks.every
+    check_is_due = number == derive_seed(design.seed, "place of the check", rater, block) % design.checks.every
     if check is not None and ((check_is_due and free_pair) or (is_begun and not free_pair)):
         return Turn(check.id, "check", len(turns), block, _side(study, rater, check.id))
     if free_pair is None:
@@ -153,9 +153,9 @@ def _side(study: Study, rater: int, item: str) -> bool:
     return derive_seed(study.design.seed, "side", rater, item) % 2 == 1
 
 
-def _order(place: int, size: int, seed: int, *names: str | int) -> int:
-    """What stands at `place` of the seeded order that `names` call."""
-    return _whole_order(size, derive_seed(seed, *names))[place]
+def _order(index: int, size: int, seed: int, *names: str | int) -> int:
+    """What stands at `index` of the seeded order that `names` call."""
+    return _whole_order(size, derive_seed(seed, *names))[index]
 
 
 @lru_cache(maxsize=1024)
