@@ -13,14 +13,14 @@ FOLDER/               the main network, which transformers' AutoModel reads as a
 FOLDER/noise/         the noise model, a folder of its own kind (electra-tt needs it; electric keeps it for study)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypeVar, cast, get_args
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     ElectraForPreTraining,
     ModernBertForTokenClassification,
@@ -50,6 +50,8 @@ from energylm.numerics.length_batches import length_batches
 from energylm.objectives.electra import detector_log_prob
 
 ClozeKind = Literal["electric", "two-tower", "electra-tt"]
+ClozeNetwork = TokenEnergy | TwoTowerForCloze | Detector
+LoadedNetwork = TypeVar("LoadedNetwork", bound=PreTrainedModel)
 ELECTRIC: ClozeKind = "electric"
 TWO_TOWER: ClozeKind = "two-tower"
 ELECTRA_TT: ClozeKind = "electra-tt"
@@ -69,7 +71,7 @@ class ClozeModel:
     def __init__(
         self,
         kind: ClozeKind,
-        main: nn.Module,
+        main: ClozeNetwork,
         tokenizer: PreTrainedTokenizerFast,
         *,
         noise: TwoTowerForCloze | None = None,
@@ -80,11 +82,12 @@ class ClozeModel:
     ) -> None:
         if kind == ELECTRA_TT and (noise is None or noise_rate is None):
             raise ModelError("an electra-tt scores with its noise model and the rate of noise; give both")
-        self.kind, self.main, self.noise, self.tokenizer = kind, main.eval(), noise, tokenizer
+        self.kind, self.noise, self.tokenizer = kind, noise, tokenizer
+        self.main: ClozeNetwork = main.eval()
         self.noise_rate, self.name, self.provenance = noise_rate, name, dict(provenance or {})
         check_vocabularies(name, tokenizer=len(tokenizer), network=self.vocabulary_size)
         if noise is not None:
-            noise.eval()
+            noise.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
         self._end_token_id = end_token_id(tokenizer)
         self._frame = 1 if framed else 0  # tokens on either side
         self._special = torch.tensor(sorted({*tokenizer.all_special_ids, self._end_token_id}))
@@ -97,8 +100,8 @@ class ClozeModel:
         place of what the folder says of it."""
         location = locate(folder)
         manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
-        kind = manifest.get("kind")
-        if kind not in get_args(ClozeKind):
+        kind: Any = manifest.get("kind")
+        if not isinstance(location, Path) or kind not in get_args(ClozeKind):
             why = _CURES.get(str(kind), "give a folder of `energylm pretrain electric`, `two-tower` or `electra-tt`")
             raise ModelError(f"{folder} holds no one-pass cloze model (kind {kind}): {why}")
         on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -108,7 +111,7 @@ class ClozeModel:
             kind,
             _LOADERS[kind](location, on),
             load_tokenizer(location),
-            noise=noise,
+            noise=cast(TwoTowerForCloze | None, noise),  # `save_pretrained` writes no other kind there
             noise_rate=manifest["noise_rate"],
             framed=manifest.get("framed", True) if framed is None else framed,
             name=manifest["name"],
@@ -123,7 +126,7 @@ class ClozeModel:
             with quiet_transformers():
                 self._network.save_pretrained(temporary)
                 self.tokenizer.save_pretrained(temporary)
-            if self.kind == ELECTRIC:
+            if isinstance(self.main, TokenEnergy):
                 save_file(self.main.head.state_dict(), temporary / HEAD_FILE)
             if self.noise is not None:
                 noise = ClozeModel(TWO_TOWER, self.noise, self.tokenizer, framed=framed, name=f"noise of {self.name}")
@@ -160,18 +163,20 @@ class ClozeModel:
     def _scores(self, tokens_RS: Tensor, lengths_R: Tensor) -> Tensor:
         """(R, S) of one micro-batch."""
         if self.kind == ELECTRIC:
-            return -self.main(tokens_RS, lengths_R)
+            energy_RS: Tensor = self.main(tokens_RS, lengths_R)
+            return -energy_RS
         mask_RS = (torch.arange(tokens_RS.shape[1], device=tokens_RS.device) < lengths_R[:, None]).long()
-        logits_RSV = (self.noise or self.main)(tokens_RS, attention_mask=mask_RS).logits.float()
+        logits_RSV: Tensor = (self.noise or self.main)(tokens_RS, attention_mask=mask_RS).logits.float()
         log_noise_RS = logits_RSV.gather(-1, tokens_RS[..., None])[..., 0] - logits_RSV.logsumexp(-1)
         if self.kind == TWO_TOWER:
             return log_noise_RS
-        replaced_logit_RS = replaced_logits(self.main, tokens_RS, mask_RS).float()
+        assert self.noise_rate is not None  # the constructor refuses an electra-tt without
+        replaced_logit_RS = replaced_logits(cast(Detector, self.main), tokens_RS, mask_RS).float()
         return detector_log_prob(replaced_logit_RS, log_noise_RS, rate=self.noise_rate)
 
     @property
     def _network(self) -> PreTrainedModel:
-        return self.main.encoder if self.kind == ELECTRIC else self.main
+        return self.main.encoder if isinstance(self.main, TokenEnergy) else self.main
 
     @property
     def _tokens_at_once(self) -> int:
@@ -218,19 +223,26 @@ def _load_two_tower(folder: Path, device: torch.device) -> TwoTowerForCloze:
 def _load_detector(folder: Path, device: torch.device) -> Detector:
     check_files(folder)
     is_electra = read_json(folder / "config.json")["model_type"] == "electra"
-    return _load_network(ElectraForPreTraining if is_electra else ModernBertForTokenClassification, folder, device)
+    if is_electra:
+        return _load_network(ElectraForPreTraining, folder, device)
+    return _load_network(ModernBertForTokenClassification, folder, device)
 
 
-_LOADERS = {ELECTRIC: _load_electric, TWO_TOWER: _load_two_tower, ELECTRA_TT: _load_detector}
+_LOADERS: dict[ClozeKind, Callable[[Path, torch.device], ClozeNetwork]] = {
+    ELECTRIC: _load_electric,
+    TWO_TOWER: _load_two_tower,
+    ELECTRA_TT: _load_detector,
+}
 
 
-def _load_network(network_class: type[PreTrainedModel], folder: Path, device: torch.device) -> PreTrainedModel:
+def _load_network(network_class: type[LoadedNetwork], folder: Path, device: torch.device) -> LoadedNetwork:
     check_files(folder)
     try:
         with quiet_transformers():
-            network, loading = network_class.from_pretrained(
+            loaded: Any = network_class.from_pretrained(
                 folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True
             )
+            network, loading = loaded  # a pair because of output_loading_info
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         what = network_class.__name__
@@ -238,4 +250,5 @@ def _load_network(network_class: type[PreTrainedModel], folder: Path, device: to
     if loading["missing_keys"]:
         raise ModelError(f"{folder} lacks {min(loading['missing_keys'])}; make it again")
     check_finite(network, folder)
-    return network.to(device)
+    ready: LoadedNetwork = network.to(device)
+    return ready

@@ -6,10 +6,11 @@ That a language model's output layer is left out goes without saying; that a cla
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from energylm.bundles.model_folder import check_files, check_finite, quiet_transformers
 from energylm.energies import bilstm, linear
@@ -55,11 +56,12 @@ def load_encoder(location: Path | str, *, device: torch.device) -> PreTrainedMod
             f"({', '.join(sorted(loading['unexpected_keys']))}) is left out, and a new one with random weights takes "
             "its place: train it before you use it"
         )
-    return encoder.to(device).eval()
+    ready: PreTrainedModel = encoder.to(device).eval()
+    return ready
 
 
-def _without_pooler(config: object) -> dict[str, bool]:
+def _without_pooler(config: PreTrainedConfig) -> dict[str, bool]:
     """BERT's relatives carry a layer over the first token that no energy uses; distributed training stops at that."""
-    network_class = AutoModel._model_mapping.get(type(config), None)
+    network_class: Any = AutoModel._model_mapping.get(type(config), None)
     has_pooler = network_class is not None and "add_pooling_layer" in inspect.signature(network_class).parameters
     return {"add_pooling_layer": False} if has_pooler else {}

@@ -54,4 +54,5 @@ class EnergyGradients:
         """(V, D): the embedding layer's output, not its weights: some families scale these."""
         layer = self.energy.network.get_input_embeddings()
         with torch.no_grad():
-            return layer(torch.arange(self.energy.vocabulary_size, device=next(layer.parameters()).device))
+            table_VD: Tensor = layer(torch.arange(self.energy.vocabulary_size, device=next(layer.parameters()).device))
+        return table_VD

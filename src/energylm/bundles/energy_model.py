@@ -111,7 +111,7 @@ class EnergyModel:
         """The energy that `save_pretrained` wrote; without calibration where the raw numbers are wanted."""
         location = _located(folder)
         manifest = read_manifest(location) if isinstance(location, Path) else {}
-        if manifest.get("kind") != KIND:
+        if not isinstance(location, Path) or manifest.get("kind") != KIND:
             raise ModelError(f"{folder} holds no energy; train one with `energylm energy train`, or give its folder")
         encoder = load_encoder(location, device=_device(device))
         network = PooledEnergy(encoder, kind=manifest["energy_kind"], pooling=manifest["pooling"])

@@ -6,6 +6,7 @@ network built from the same config without that mark.
 
 import copy
 from pathlib import Path
+from typing import cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
@@ -31,4 +32,4 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     network = type(marked)(config)
     network.load_state_dict(marked.state_dict())
     network.generation_config = marked.generation_config
-    return network.eval(), tokenizer
+    return network.eval(), cast(PreTrainedTokenizerFast, tokenizer)  # transformers makes a fast one of every GGUF file

@@ -94,7 +94,7 @@ class LogLikelihoodEnergy:
         """The energy that `save_pretrained` wrote."""
         location = locate(folder)
         manifest = read_manifest(location) if isinstance(location, Path) else {}
-        if manifest.get("kind") != KIND:
+        if not isinstance(location, Path) or manifest.get("kind") != KIND:
             raise ModelError(f"{folder} holds no log-likelihood energy; give a folder that save_pretrained wrote")
         rule = LikelihoodRule(sign=manifest["sign"], threshold=manifest["threshold"])
         lm = LanguageModel.from_pretrained(location / LM_FOLDER, device=device)

@@ -81,7 +81,8 @@ class MaskedLanguageModel:
                 f"{location} holds a model of kind {manifest['kind']!r}, no masked language model; give a ForMaskedLM "
                 "folder, or train one with `energylm pretrain mlm`"
             )
-        network = _load(location).to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+        network: Any = _load(location)  # transformers' wrapper of `to` hides what it takes
+        network = network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
         name, framed = manifest.get("name", Path(location).name), manifest.get("framed", False)
         return cls(network, load_tokenizer(location), name=name, framed=framed)
 
@@ -140,6 +141,7 @@ def save_masked_language_model(
 
 
 def _load(location: Path | str) -> PreTrainedModel:
+    network: PreTrainedModel
     gated_convolution.register()
     ralm.register()
     if isinstance(location, Path):

@@ -35,11 +35,12 @@ class MeasuredTexts(Record):
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Blocks of texts as one."""
+        sizes = [part.bytes for part in parts if part.bytes is not None]
         return cls(
             lm_log_prob=torch.cat([part.lm_log_prob for part in parts]),
             energy=torch.cat([part.energy for part in parts]),
             tokens=torch.cat([part.tokens for part in parts]),
-            bytes=None if any(part.bytes is None for part in parts) else torch.cat([part.bytes for part in parts]),
+            bytes=torch.cat(sizes) if len(sizes) == len(parts) else None,
             partitions=tuple(map(joined, zip(*(part.partitions for part in parts), strict=True))),
             certified=tuple(map(torch.cat, zip(*(part.certified for part in parts), strict=True))),
         )
@@ -62,8 +63,6 @@ class MeasuredTexts(Record):
             )
             for partition, certified_B in zip(self.partitions, self.certified, strict=True)
         ]
-
-
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,3 @@ class MeasuredPositions(Record):
             convention=convention,
             caution=caution,
         )
-
-
-

@@ -67,13 +67,14 @@ def load_network(location: Path | str, *, device: torch.device, dtype: torch.dty
     try:
         with quiet_transformers():
             config = AutoConfig.from_pretrained(location)
-            network, loading = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 location,
                 config=config,
                 dtype=wanted or "auto",
                 use_safetensors=True,
                 output_loading_info=True,
             )
+            network, loading = loaded  # a pair because of output_loading_info, which transformers' types do not know
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:  # for names, files and shapes
         reason = " ".join(str(error).split())
         raise ModelError(
@@ -85,7 +86,8 @@ def load_network(location: Path | str, *, device: torch.device, dtype: torch.dty
         why = f"is a masked model ({', '.join(masked)})" if masked else f"lacks {min(loading['missing_keys'])}"
         raise ModelError(f"{str(location)!r} {why}, so it is no causal language model; give another model")
     check_finite(network, location)
-    return network.to(device).eval()
+    ready: PreTrainedModel = network.to(device).eval()
+    return ready
 
 
 def check_finite(network: nn.Module, location: Path | str) -> None:

@@ -15,7 +15,8 @@ from typing import Protocol, Self
 
 import torch
 
-from energylm.bundles.scorer_kind import CAUSAL, MASKED, check_method, kind_of
+from energylm.bundles.masked_language_model import KIND as MASKED
+from energylm.bundles.scorer_kind import CAUSAL, check_method, kind_of
 from energylm.bundles.scorer_text import Reading, TextScore, Window, each_alone, recased, text_score, windows
 from energylm.bundles.text_codec import text_list
 from energylm.config.score import WINDOWS, Casing, Method, Normalise, ScorerConfig

@@ -97,7 +97,7 @@ class SentenceModel:
         """The model that `save_pretrained` wrote."""
         location = locate(folder)
         manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
-        if manifest.get("kind") != KIND:
+        if not isinstance(location, Path) or manifest.get("kind") != KIND:
             raise ModelError(f"{folder} holds no fine-tuned sentence model; make one with `energylm finetune`")
         check_files(location)
         sequence_classifier.register()
@@ -152,7 +152,8 @@ class SentenceModel:
 def sentence_logits(network: SequenceClassifier, encoded: EncodedTexts) -> Tensor:
     """(N, C) logits in float32 on the CPU; sequences of similar length travel together."""
     lengths_N = torch.from_numpy(encoded.lengths)
-    logits_NC = torch.empty(len(encoded), network.config.num_labels)
+    labels: Any = network.config.num_labels  # a number wherever there is a head
+    logits_NC = torch.empty(len(encoded), labels)
     for rows, _ in length_batches(lengths_N, tokens_at_once=TOKENS_AT_ONCE):
         inputs = {name: array.to(network.device) for name, array in encoder_inputs(encoded, rows.tolist()).items()}
         logits_NC[rows] = network(**inputs).logits.float().cpu()

@@ -86,11 +86,13 @@ class Seq2SeqModel:
     @cached_property  # `output` asks for it at every symbol, and a transformers config answers slowly
     def tags(self) -> list[str]:
         """The tags of a tagger, by id."""
-        return [self.network.config.id2label[number] for number in range(self.network.config.vocab_size)]
+        names: Any = self.network.config.id2label  # by number; transformers also allows none and others
+        return [names[number] for number in range(self.network.config.vocab_size)]
 
     @property
     def eos_token_id(self) -> int | None:
-        return self.network.config.eos_token_id
+        end: int | None = self.network.config.eos_token_id
+        return end
 
     def check(self, decoding: DecodingConfig) -> None:
         """Whether this model can be decoded so."""

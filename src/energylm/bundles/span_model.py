@@ -10,6 +10,7 @@ little about the others. The folder also loads with transformers' `AutoModelForQ
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,7 +88,7 @@ class SpanModel:
         """The model that `save_pretrained` wrote."""
         location = locate(folder)
         manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
-        if manifest.get("kind") != KIND:
+        if not isinstance(location, Path) or manifest.get("kind") != KIND:
             raise ModelError(
                 f"{folder} holds no fine-tuned span model; make one with `energylm finetune --task squad2`"
             )
@@ -162,7 +163,7 @@ class SpanModel:
             reading = self.network.read(**batch)
             spans = span_beam(
                 reading.start_log_prob_BT,
-                lambda starts_BK, reading=reading: self.network.end_log_probs(reading, starts_BK),
+                partial(self.network.end_log_probs, reading),
                 allowed_BT=reading.allowed_BT,
                 beam=self.config.beam,
                 longest=self.config.answer_tokens,

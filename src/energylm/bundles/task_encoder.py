@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -35,7 +36,8 @@ class TaskEncoder:
                 f"{path_or_name} is a causal language model: its tokens see nothing of what follows them; give a "
                 "bidirectional encoder, e.g. minilm-l6 or a model of `energylm pretrain`"
             )
-        check_vocabularies(name, tokenizer=len(tokenizer), network=network.get_input_embeddings().weight.shape[0])
+        embedding: Any = network.get_input_embeddings()  # a module, to transformers
+        check_vocabularies(name, tokenizer=len(tokenizer), network=embedding.weight.shape[0])
         return cls(network, tokenizer, name)
 
     def tokens_read(self, wanted: int) -> int:

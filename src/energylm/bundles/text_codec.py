@@ -83,7 +83,9 @@ def as_list(texts: Texts) -> list[Text]:
     listed = _listed(texts, name="texts", expected="a string, token ids, or a list of either")
     if listed and isinstance(listed[0], Integral):
         listed = [listed]
-    read = [text if isinstance(text, str) else _ids(number, text) for number, text in enumerate(listed, start=1)]
+    read: list[Text] = [
+        text if isinstance(text, str) else _ids(number, text) for number, text in enumerate(listed, start=1)
+    ]
     if len({isinstance(text, str) for text in read}) > 1:
         raise DataError("strings and lists of token ids came together; pass all texts in one form")
     return read
@@ -116,7 +118,7 @@ def _listed(values: Any, *, name: str, expected: str) -> list[Any]:
     is_flat = values.ndim > 0 if is_array else getattr(values, "ndim", 1) == 1
     if isinstance(values, _BYTES | Mapping | Set) or not isinstance(values, Iterable) or not is_flat:
         raise _unreadable(values, name=name, expected=expected)
-    return list(values.tolist() if is_array else values)
+    return list(values.tolist() if isinstance(values, Tensor | np.ndarray) else values)
 
 
 def _unreadable(value: Any, *, name: str, expected: str) -> DataError:
