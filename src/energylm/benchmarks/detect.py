@@ -6,9 +6,16 @@ all-MiniLM-L6 (6 layers of width 384) and random weights.
 """
 
 import time
+from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_rates
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from energylm.bundles.detector import Detector
 
 TEXTS, WORDS = 200, 500
 SHORTEST, LONGEST = 20, 980
@@ -42,7 +49,7 @@ def run(options: Options) -> BenchmarkResult:
     )
 
 
-def make_detector(*, layers: int):
+def make_detector(*, layers: int) -> "Detector":
     """A detector of random weights with a calibration, so that it does all that a real one does."""
     import torch
     from transformers import BertConfig, BertModel
@@ -74,7 +81,7 @@ def make_detector(*, layers: int):
     return detector
 
 
-def made_up_texts(word_counts) -> list[str]:
+def made_up_texts(word_counts: Iterable[int]) -> list[str]:
     """Texts of made-up words of two or three syllables; the same in every run."""
     import random
 
@@ -88,14 +95,14 @@ def mixed_lengths(count: int) -> list[int]:
     return [SHORTEST + (LONGEST - SHORTEST) * place // max(count - 1, 1) for place in range(count)]
 
 
-def block_rows(detector, texts: list[str]):
+def block_rows(detector: "Detector", texts: list[str]) -> "Tensor":
     """(B, T) ids of all full blocks of the texts."""
     pieces = [piece for text in detector.reader.encode(texts) for piece in detector.reader.pieces(text)]
     full = [piece for piece in pieces if len(piece) == detector.blocks.tokens]
     return detector.reader.rows(full)[0]
 
 
-def detector_rate(detector, texts: list[str]) -> float:
+def detector_rate(detector: "Detector", texts: list[str]) -> float:
     """Tokens of blocks a second, from text to verdict."""
     start = time.perf_counter()
     detector.predict(texts)
@@ -104,7 +111,7 @@ def detector_rate(detector, texts: list[str]) -> float:
     return int(detector.reader.rows(pieces)[1].sum()) / seconds
 
 
-def bare_rate(detector, rows_BT, batch: int) -> float:
+def bare_rate(detector: "Detector", rows_BT: "Tensor", batch: int) -> float:
     """Tokens a second of the encoder alone."""
     import torch
 

@@ -7,9 +7,12 @@ current state kept. Both draw blocks of four positions in random order and accep
 
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_rates
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHAINS, TOKENS, BLOCK, VOCABULARY, MASK_ID = 16, 20, 4, 8192, 2
 SHAPES = {"2 × 128": (2, 128, 8.0), "4 × 256": (4, 256, 4.0)}  # layers, width, bar on the ratio
@@ -17,7 +20,8 @@ EPOCHS, PLAIN_EPOCHS = 1, 2  # of a repeat: 80 proposals of 16 chains, and 10 of
 
 
 def run(options: Options) -> BenchmarkResult:
-    bars, details = [], {}
+    bars: list[Bar] = []
+    details: dict[str, Any] = {}
     for name, (layers, width, bar) in list(SHAPES.items())[: 1 if options.quick else None]:
         network = make_network(layers=layers, width=width)
         rate = interleaved_rates(
@@ -43,25 +47,30 @@ def make_network(*, layers: int, width: int) -> Any:
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return build_masked_network(
+        network: Any = build_masked_network(
             "bit-tiny",
             vocabulary_size=VOCABULARY,
             max_length=TOKENS,
             pad_token_id=0,
             overrides={"layers": layers, "width": width, "heads": 4},
-        ).eval()
+        )
+    return network.eval()
 
 
 class _Counted:
     """Counts the sequences that go through a masked model."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.calls = model, []
+        self.model = model
+        self.calls: list[tuple[int, int]] = []
         self.vocabulary_size, self.mask_token_id = model.vocabulary_size, model.mask_token_id
 
-    def masked_logits(self, tokens_RT, lengths_R, hidden_RT, *, source_R=None):
+    def masked_logits(
+        self, tokens_RT: "Tensor", lengths_R: "Tensor", hidden_RT: "Tensor", *, source_R: "Tensor | None" = None
+    ) -> "Tensor":
         self.calls.append((len(tokens_RT), int(hidden_RT.sum()) // len(tokens_RT)))
-        return self.model.masked_logits(tokens_RT, lengths_R, hidden_RT, source_R=source_R)
+        logits_NV: Tensor = self.model.masked_logits(tokens_RT, lengths_R, hidden_RT, source_R=source_R)
+        return logits_NV
 
 
 def _ours(network: Any) -> float:
@@ -112,13 +121,15 @@ def _plain(network: Any, epochs: int) -> float:
     forbidden = ~_allowed()
 
     @torch.no_grad()
-    def masked(tokens_T, places):
+    def masked(tokens_T: "Tensor", places: "Tensor | list[int]") -> "Tensor":
         hidden_T = tokens_T.clone()
         hidden_T[places] = MASK_ID
-        return network(input_ids=hidden_T[None]).logits[0, places]
+        logits_PV: Tensor = network(input_ids=hidden_T[None]).logits[0, places]
+        return logits_PV
 
-    def energy(tokens_T):
-        return -sum(masked(tokens_T, [t]).log_softmax(-1)[0, tokens_T[t]] for t in range(TOKENS))
+    def energy(tokens_T: "Tensor") -> "Tensor":
+        log_probs = (masked(tokens_T, [t]).log_softmax(-1)[0, tokens_T[t]] for t in range(TOKENS))
+        return -sum(log_probs, start=torch.zeros(()))
 
     tokens_T = _start(1)[0]
     old_energy, proposals = energy(tokens_T), 0
@@ -151,13 +162,13 @@ def _passes_alone(network: Any, passes: list[tuple[int, int]]) -> float:
     return len(steps) * CHAINS / (time.perf_counter() - start)
 
 
-def _allowed() -> Any:
+def _allowed() -> "Tensor":
     import torch
 
     return torch.arange(VOCABULARY) > MASK_ID
 
 
-def _start(rows: int) -> Any:
+def _start(rows: int) -> "Tensor":
     import torch
 
     generator = torch.Generator().manual_seed(1)

@@ -15,12 +15,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_rates
 from energylm.benchmarks.texts import nbest_texts, tokenizer_for, widened
 from energylm.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerFast
+
+    from energylm.bundles.scorer import Scorer
 
 SIZES = ((4, 256), (6, 512))  # layers × width
 SENTENCES, LONGEST = 96, 256
@@ -44,9 +52,11 @@ def run(options: Options) -> BenchmarkResult:
     return BenchmarkResult(name="pll", bars=bars, details=details)
 
 
-def _measure(size: str, sentences: list[str], scorers, folder: Path, options: Options):
+def _measure(
+    size: str, sentences: list[str], scorers: "dict[str, Scorer]", folder: Path, options: Options
+) -> tuple[list[Bar], dict[str, Any]]:
     masked, electric = scorers["masked"], scorers["electric"]
-    contenders = {
+    contenders: dict[str, Callable[[], float]] = {
         "ours": partial(_rate, masked, sentences),
         "bare": bare_forward(masked.reader, sentences),
         "Electric": partial(_rate, electric, sentences),
@@ -64,7 +74,7 @@ def _measure(size: str, sentences: list[str], scorers, folder: Path, options: Op
         Bar(f"{size}: sentences/s over the bare forward's", rate["ours"] / rate["bare"], 0.8),
         Bar(f"{size}: Electric, times the masked LM", rate["Electric"] / rate["ours"], 15.0),
     ]
-    details = {f"{size}: sentences/s, {name}": value for name, value in rate.items()}
+    details: dict[str, Any] = {f"{size}: sentences/s, {name}": value for name, value in rate.items()}
     if peer is not None:
         peer.close()
         bars += [
@@ -75,7 +85,7 @@ def _measure(size: str, sentences: list[str], scorers, folder: Path, options: Op
     return bars, details
 
 
-def make_scorers(layers: int, width: int, tokenizer, folder: Path):
+def make_scorers(layers: int, width: int, tokenizer: "PreTrainedTokenizerFast", folder: Path) -> "dict[str, Scorer]":
     """A masked language model and an Electric of one size; the first also lies in `folder`/masked for the peer."""
     import torch
     from transformers import BertModel
@@ -91,13 +101,14 @@ def make_scorers(layers: int, width: int, tokenizer, folder: Path):
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = build_masked_network(
+        network: Any = build_masked_network(
             "bit-mini",
             vocabulary_size=VOCABULARY,
             max_length=LONGEST,
             pad_token_id=tokenizer.pad_token_id,
             overrides={"layers": layers, "width": width, "heads": width // 64},
-        ).eval()
+        )
+        network.eval()
         encoder = BertModel(network.config, add_pooling_layer=False).eval()
     with quiet_transformers():
         network.save_pretrained(folder / "masked")
@@ -108,20 +119,20 @@ def make_scorers(layers: int, width: int, tokenizer, folder: Path):
     }
 
 
-def _rate(scorer, sentences: list[str]) -> float:
+def _rate(scorer: "Scorer", sentences: list[str]) -> float:
     start = time.perf_counter()
     scorer.score(sentences)
     return len(sentences) / (time.perf_counter() - start)
 
 
-def bare_forward(reader, sentences: list[str]):
+def bare_forward(reader: Any, sentences: list[str]) -> Callable[[], float]:
     """A function that runs the network alone over the batches of `reader` and tells its sentences/s."""
     import torch
 
     network = reader.model.network
-    batches: list[tuple] = []
+    batches: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def note(tokens_RS, lengths_R, hidden_RS, **source):
+    def note(tokens_RS: "Tensor", lengths_R: "Tensor", hidden_RS: "Tensor", **source: Any) -> Any:
         batches.append((tokens_RS, lengths_R, hidden_RS))
         return usual(tokens_RS, lengths_R, hidden_RS, **source)
 
@@ -152,19 +163,22 @@ class Minicons:
         command = [sys.executable, "-c", _WORKER, str(model)]
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
         self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=nowhere, text=True)
-        if self._process.stdout.readline().strip() != "ready":
+        assert self._process.stdin is not None and self._process.stdout is not None  # both are pipes
+        self._requests: IO[str] = self._process.stdin
+        self._answers: IO[str] = self._process.stdout
+        if self._answers.readline().strip() != "ready":
             raise ModelError("minicons did not start; remove ENERGYLM_HOME/peers and run again, or use --quick")
 
     def score(self, sentences: list[str], batch: int) -> tuple[float, list[float]]:
-        self._process.stdin.write(json.dumps({"sentences": sentences, "batch": batch}) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
+        self._requests.write(json.dumps({"sentences": sentences, "batch": batch}) + "\n")
+        self._requests.flush()
+        answer = json.loads(self._answers.readline())
         return len(sentences) / answer["seconds"], answer["scores"]
 
     def close(self) -> None:
-        self._process.stdin.close()
+        self._requests.close()
         self._process.wait()
-        self._process.stdout.close()
+        self._answers.close()
 
 
 def peer_packages() -> Path:

@@ -5,11 +5,19 @@ twice as fast; what is missing to two is the driver, Ray, and memory that both s
 """
 
 import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved, median
 from energylm.benchmarks.texts import nbest_texts, tokenizer_for
+
+if TYPE_CHECKING:
+    from energylm.data.negatives_shards import NegativeRows
+    from energylm.jobs.engine import Pool
+    from energylm.verbs.joint.writing_negatives import ContextBlock, NegativesWorker
 
 LAYERS, WIDTH, HEADS = 4, 256, 4
 CONTEXT, NEW, K = 120, 40, 16
@@ -48,20 +56,20 @@ def run(options: Options) -> BenchmarkResult:
     )
 
 
-def pool_of(workers: int, load):
+def pool_of(workers: int, load: "Callable[[], NegativesWorker]") -> "AbstractContextManager[Pool]":
     from energylm.config.engine import EngineConfig
     from energylm.jobs.ray_engine import RayEngine
 
     return RayEngine(EngineConfig(engine="ray", workers=workers)).pool(load)
 
 
-def rows_of(pool, blocks):
+def rows_of(pool: "Pool", blocks: "Sequence[ContextBlock]") -> "list[NegativeRows]":
     from energylm.progress import Counter
 
     return list(pool.run(blocks, progress=Counter()))
 
 
-def equal(first, second) -> bool:
+def equal(first: "NegativeRows", second: "NegativeRows") -> bool:
     from dataclasses import fields
 
     import numpy as np
@@ -69,7 +77,7 @@ def equal(first, second) -> bool:
     return all(np.array_equal(getattr(first, one.name), getattr(second, one.name)) for one in fields(first))
 
 
-def make_block(number: int, contexts: int):
+def make_block(number: int, contexts: int) -> "ContextBlock":
     import numpy as np
 
     from energylm.verbs.joint.writing_negatives import ContextBlock
@@ -79,7 +87,7 @@ def make_block(number: int, contexts: int):
     return ContextBlock(windows, np.full(contexts, CONTEXT), list(ids))
 
 
-def make_model(folder: Path):
+def make_model(folder: Path) -> dict[str, Any]:
     """A language model with random weights in `folder`, and what a worker must know of its corpus."""
     import torch
 

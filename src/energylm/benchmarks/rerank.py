@@ -4,10 +4,17 @@ Both read the same lists (LibriSpeech 10-best where ENERGYLM_DATA has them) with
 reads each shared prefix once, so it can at best need the share of tokens that it keeps, about half.
 """
 
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved, median
 from energylm.benchmarks.texts import nbest_texts, tokenizer_for
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from energylm.models.causal import CausalLanguageModel
 
 SIZES = ((4, 256), (6, 512))  # layers × width
 LISTS, LONGEST = 64, 512
@@ -17,7 +24,8 @@ def run(options: Options) -> BenchmarkResult:
     lists = nbest_texts(4 if options.quick else LISTS)
     tokenizer = tokenizer_for([text for texts in lists.texts for text in texts])
     ids = [[tokenizer.encode(text, add_special_tokens=False) for text in texts] for texts in lists.texts]
-    bars, details = [], {"lists": len(ids), "origin": lists.origin}
+    bars: list[Bar] = []
+    details: dict[str, Any] = {"lists": len(ids), "origin": lists.origin}
     for layers, width in SIZES[:1] if options.quick else SIZES:
         size = f"{layers} × {width}"
         model = make_model(layers, width, vocabulary_size=len(tokenizer))
@@ -35,7 +43,7 @@ def run(options: Options) -> BenchmarkResult:
     return BenchmarkResult(name="rerank", bars=bars, details=details)
 
 
-def make_model(layers: int, width: int, *, vocabulary_size: int):
+def make_model(layers: int, width: int, *, vocabulary_size: int) -> "CausalLanguageModel":
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -57,13 +65,13 @@ def make_model(layers: int, width: int, *, vocabulary_size: int):
     return CausalLanguageModel(network, start_token_id=0, eos_token_id=0)
 
 
-def over_trees(model, lists):
+def over_trees(model: "CausalLanguageModel", lists: Sequence[Sequence[Sequence[int]]]) -> "list[list[Tensor]]":
     from energylm.models.prefix_tree import tree_log_probs
 
     return tree_log_probs(model, lists)
 
 
-def in_batches(model, lists):
+def in_batches(model: "CausalLanguageModel", lists: Sequence[Sequence[Sequence[int]]]) -> "Tensor":
     """(R, T): every hypothesis by itself; the model sorts them by length."""
     import torch
 
@@ -72,7 +80,7 @@ def in_batches(model, lists):
     return model.token_log_probs(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths)
 
 
-def largest_gap(model, lists) -> float:
+def largest_gap(model: "CausalLanguageModel", lists: Sequence[Sequence[Sequence[int]]]) -> float:
     plain = iter(in_batches(model, lists))
     gaps = [
         float((values_T - next(plain)[: len(values_T)]).abs().max())
@@ -82,7 +90,7 @@ def largest_gap(model, lists) -> float:
     return max(gaps)
 
 
-def nodes(lists) -> int:
+def nodes(lists: Sequence[Sequence[Sequence[int]]]) -> int:
     """Tokens that the trees read."""
     from energylm.models.prefix_tree import PrefixTree
 

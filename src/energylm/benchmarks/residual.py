@@ -8,8 +8,10 @@ continuations have 40 each. A UniT energy shares the context as the sampler does
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from energylm.benchmarks.harness import (
     Bar,
@@ -29,6 +31,17 @@ from energylm.benchmarks.shared_prefix import (
     generate,
     make_network,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+    from transformers import GPT2LMHeadModel
+
+    from energylm.bundles.residual_model import ResidualModel
+    from energylm.energies.pooled import PooledEnergy
+    from energylm.training.energy_task import EnergyTask
+    from energylm.training.task import Batch
 
 N, CHUNKS, CLASSIFIER_BATCH = 1000, (128, 256, 512), 32
 MEMORY_N = (1_000, 100_000)
@@ -67,21 +80,23 @@ def run(options: Options) -> BenchmarkResult:
 class NetworkEnergy:
     """`contracts.ContinuationEnergy` of a bare network, without tokenizer and folder."""
 
-    def __init__(self, network) -> None:
+    def __init__(self, network: "PooledEnergy") -> None:
         self.network = network
 
-    def energies(self, tokens_BT, lengths_B):
+    def energies(self, tokens_BT: "Tensor", lengths_B: "Tensor") -> "Tensor":
         from energylm.bundles.energy_reading import sequence_energies
 
         return sequence_energies(self.network, tokens_BT, lengths_B)
 
-    def continuation_energies(self, contexts, tokens_BNT, lengths_BN):
+    def continuation_energies(
+        self, contexts: Sequence[Sequence[int]], tokens_BNT: "Tensor", lengths_BN: "Tensor"
+    ) -> "Tensor":
         from energylm.bundles.energy_reading import continuation_energies
 
         return continuation_energies(self.network, contexts, tokens_BNT, lengths_BN)
 
 
-def make_energy(kind: str):
+def make_energy(kind: str) -> "PooledEnergy":
     import torch
     from transformers import BertConfig, BertModel
 
@@ -102,14 +117,14 @@ def make_energy(kind: str):
         return PooledEnergy(BertModel(config, add_pooling_layer=False), kind="bit").eval()
 
 
-def _joint(network, energy):
+def _joint(network: "GPT2LMHeadModel", energy: "PooledEnergy") -> "ResidualModel":
     from energylm.bundles.residual_model import ResidualModel
     from energylm.models.causal import CausalLanguageModel
 
     return ResidualModel(CausalLanguageModel(network, start_token_id=None, eos_token_id=None), NetworkEnergy(energy))
 
 
-def _ours(network, energy, context: list[int], n: int) -> float:
+def _ours(network: "GPT2LMHeadModel", energy: "PooledEnergy", context: list[int], n: int) -> float:
     """Continuations a second."""
     joint = _joint(network, energy)
     start = time.perf_counter()
@@ -117,7 +132,7 @@ def _ours(network, energy, context: list[int], n: int) -> float:
     return n / (time.perf_counter() - start)
 
 
-def _plain(network, energy, context: list[int], n: int) -> float:
+def _plain(network: "GPT2LMHeadModel", energy: "PooledEnergy", context: list[int], n: int) -> float:
     """One chunk of the plain way; all chunks are alike, so its rate is that of any n."""
     import torch
 
@@ -137,34 +152,34 @@ class _RandomContrast:
     def __len__(self) -> int:
         return 1024
 
-    def counts(self, contexts):
+    def counts(self, contexts: "NDArray[np.int64]") -> "NDArray[np.int64]":
         import numpy as np
 
         return np.full(len(contexts), 4)
 
-    def sequences(self, contexts, copies_BM):
+    def sequences(self, contexts: "NDArray[np.int64]", copies_BM: "NDArray[np.int64]") -> Any:
         import numpy as np
 
         rows = len(contexts) * (1 + copies_BM.shape[1])
         return np.random.default_rng(int(contexts[0])).integers(VOCABULARY, size=(rows, CONTEXT + NEW))
 
 
-def _task():
+def _task() -> "tuple[EnergyTask, list[float]]":
+    """The task, and the times at which its batches are asked for."""
     import torch
 
     from energylm.training.energy_task import EnergyTask
 
+    times: list[float] = []
+
     class TimedTask(EnergyTask):
         """Notes when each batch is asked for."""
 
-        def batch(self, step, rows):
-            self.times.append(time.perf_counter())
+        def batch(self, step: int, rows: range) -> "Batch":
+            times.append(time.perf_counter())
             return super().batch(step, rows)
 
-        def sequences_per_second(self) -> float:
-            return (len(self.times) - 2) * 2 * TRAIN_BATCH / (self.times[-1] - self.times[1])
-
-    def encode(sequences):
+    def encode(sequences: Any) -> "tuple[Tensor, Tensor]":
         tokens_ST = torch.as_tensor(sequences)
         return tokens_ST, torch.full((len(tokens_ST),), tokens_ST.shape[1])
 
@@ -176,8 +191,11 @@ def _task():
         global_batch=TRAIN_BATCH,
         save_model=lambda model, folder: folder.mkdir(),
     )
-    task.times = []
-    return task
+    return task, times
+
+
+def _sequences_per_second(times: list[float]) -> float:
+    return (len(times) - 2) * 2 * TRAIN_BATCH / (times[-1] - times[1])
 
 
 def _engine(steps: int) -> float:
@@ -194,10 +212,10 @@ def _engine(steps: int) -> float:
             "validation": {"every_steps": None},
         }
     )
-    task = _task()
+    task, times = _task()
     with tempfile.TemporaryDirectory() as folder:
         train(task, config, folder=Path(folder))
-    return task.sequences_per_second()
+    return _sequences_per_second(times)
 
 
 def _bare_loop(steps: int) -> float:
@@ -205,7 +223,7 @@ def _bare_loop(steps: int) -> float:
 
     from energylm.objectives.residual_nce import residual_nce
 
-    task = _task()
+    task, times = _task()
     network = task.model.train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, eps=1e-6, weight_decay=0.0, fused=True)
     for step in range(1, steps + 1):
@@ -215,7 +233,7 @@ def _bare_loop(steps: int) -> float:
         torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP_NORM)
         optimizer.step()
         optimizer.zero_grad()
-    return task.sequences_per_second()
+    return _sequences_per_second(times)
 
 
 def _estimate_log_z(n: int) -> None:

@@ -8,6 +8,7 @@ products a continuation token needs (projections, attention over its context and
 import sys
 import time
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from energylm.benchmarks.harness import (
     Bar,
@@ -19,6 +20,10 @@ from energylm.benchmarks.harness import (
     peak_megabytes,
     print_peak_megabytes,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import GPT2LMHeadModel
 
 LAYERS, WIDTH, HEADS, VOCABULARY = 4, 256, 4, 8192
 CONTEXT, NEW, N = 120, 40, 1024
@@ -77,7 +82,7 @@ def run(options: Options) -> BenchmarkResult:
     )
 
 
-def make_network(*, layers: int = LAYERS, width: int = WIDTH):
+def make_network(*, layers: int = LAYERS, width: int = WIDTH) -> "GPT2LMHeadModel":
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -94,7 +99,8 @@ def make_network(*, layers: int = LAYERS, width: int = WIDTH):
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return GPT2LMHeadModel(config).eval()
+        network: GPT2LMHeadModel = GPT2LMHeadModel(config).eval()
+    return network
 
 
 def flops_per_token() -> float:
@@ -104,12 +110,13 @@ def flops_per_token() -> float:
     return LAYERS * layer + 2 * WIDTH * VOCABULARY
 
 
-def generate(network, context: list[int], chunk: int, top_k: int):
+def generate(network: "GPT2LMHeadModel", context: list[int], chunk: int, top_k: int) -> "Tensor":
     """(chunk, T): transformers' own continuations, the context included; top_k = 0 is untruncated."""
     import torch
 
     ids = torch.tensor([context])
-    return network.generate(
+    writer: Any = network  # transformers types `generate` for a protocol that its own GPT-2 does not meet
+    sequences: Tensor = writer.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         do_sample=True,
@@ -119,9 +126,10 @@ def generate(network, context: list[int], chunk: int, top_k: int):
         min_new_tokens=NEW,
         eos_token_id=None,
     )
+    return sequences
 
 
-def best_chunk_of_generate(network, context: list[int], chunks: list[int], top_k: int) -> int:
+def best_chunk_of_generate(network: "GPT2LMHeadModel", context: list[int], chunks: list[int], top_k: int) -> int:
     """The chunk with the most continuations a second, by one call each."""
 
     def rate(chunk: int) -> float:

@@ -8,7 +8,9 @@ against one sentence at a time.
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from energylm.benchmarks.harness import (
     Bar,
@@ -19,6 +21,11 @@ from energylm.benchmarks.harness import (
     peak_megabytes,
     print_peak_megabytes,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from energylm.models.lstm_seq2seq import LSTMSeq2Seq
 
 BARS = {3: 4.0, 5: 8.0}  # beam -> how many times the cross-entropy step
 ALPHA, STEPS, SOURCE_VOCABULARY = 1.0, 20, 1000
@@ -32,7 +39,7 @@ class Size:
     vocabulary: int
     hidden: int
     embedding: int
-    attention: str
+    attention: Literal["fixed", "learned"]
     batch: int
     eos: int | None = None
 
@@ -46,7 +53,8 @@ QUICK = {"quick": Size(vocabulary=12, hidden=8, embedding=4, attention="learned"
 
 
 def run(options: Options) -> BenchmarkResult:
-    bars, details = [], {}
+    bars: list[Bar] = []
+    details: dict[str, Any] = {}
     for name, size in (QUICK if options.quick else SIZES).items():
         seconds = interleaved(_training_steps(size, beams=tuple(BARS)), repeats=options.repeats)
         step = {what: median(values) for what, values in seconds.items()}
@@ -60,7 +68,7 @@ def run(options: Options) -> BenchmarkResult:
     return BenchmarkResult("soft-beam", bars, details)
 
 
-def _decoding(options: Options, details: dict) -> Bar:
+def _decoding(options: Options, details: dict[str, Any]) -> Bar:
     import torch
 
     from energylm.search.beam import beam_search
@@ -81,7 +89,7 @@ def _decoding(options: Options, details: dict) -> Bar:
     return Bar("hard beam in batches over one sentence at a time", rate["batch"] / rate["single"], DECODING_BAR)
 
 
-def _memory(options: Options, details: dict) -> Bar:
+def _memory(options: Options, details: dict[str, Any]) -> Bar:
     name = next(iter(QUICK)) if options.quick else "translation, hidden 256"
     peak = {beam: peak_megabytes(__name__, name, str(beam)) for beam in MEMORY_BEAMS}
     details |= {f"MB at the peak of a step, beam {beam}": value for beam, value in peak.items()}
@@ -90,7 +98,7 @@ def _memory(options: Options, details: dict) -> Bar:
     return Bar("memory of beam 8 over that of beam 4 (linear: 2, quadratic: 4)", growth, MEMORY_BAR, at_least=False)
 
 
-def _setting(size: Size, *, batch: int | None = None):
+def _setting(size: Size, *, batch: int | None = None) -> "tuple[LSTMSeq2Seq, Tensor, Tensor, Tensor]":
     import torch
 
     from energylm.models.lstm_seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
@@ -113,8 +121,9 @@ def _setting(size: Size, *, batch: int | None = None):
     return network, source_BS, torch.full(shape[:1], STEPS), gold_BT
 
 
-def _training_steps(size: Size, *, beams: tuple[int, ...]):
+def _training_steps(size: Size, *, beams: tuple[int, ...]) -> dict[str, Callable[[], None]]:
     """One forward and backward pass of each kind, on the same batch."""
+    import torch
     import torch.nn.functional as F
 
     from energylm.objectives.cross_entropy import cross_entropy_sum
@@ -125,7 +134,7 @@ def _training_steps(size: Size, *, beams: tuple[int, ...]):
     network, source_BS, lengths_B, gold_BT = _setting(size)
     cost = step_cost("hamming", vocabulary_size=size.vocabulary)
 
-    def descend(loss) -> None:
+    def descend(loss: "Tensor") -> None:
         loss.backward()
         network.zero_grad()
 
@@ -140,7 +149,7 @@ def _training_steps(size: Size, *, beams: tuple[int, ...]):
             state, scores_B1V = stepper.step(state, inputs_B1E, position=t)
             losses.append(cross_entropy_sum(scores_B1V, gold_BT[:, t]))
             inputs_B1E = F.embedding(gold_BT[:, t, None], stepper.embedding_VE)
-        descend(sum(losses))
+        descend(sum(losses, start=torch.zeros(())))
 
     def searched(beam: int) -> None:
         soft = continuous_beam_search(

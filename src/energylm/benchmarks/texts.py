@@ -3,6 +3,10 @@
 import json
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 WORDS = 3000  # of the made-up language
 SHORTEST, LONGEST = 4, 40  # words of a made-up sentence
@@ -29,14 +33,14 @@ def nbest_texts(count: int) -> Lists:
     return Lists("LibriSpeech test_clean", [[one.text for one in of_list.hypotheses] for of_list in chosen])
 
 
-def tokenizer_for(texts: list[str]):
+def tokenizer_for(texts: list[str]) -> "PreTrainedTokenizerFast":
     """A byte-level BPE of the texts themselves."""
     from energylm.data.tokenizer import train_tokenizer
 
     return train_tokenizer(texts, vocabulary_size=VOCABULARY)
 
 
-def widened(tokenizer, size: int):
+def widened(tokenizer: "PreTrainedTokenizerFast", size: int) -> "PreTrainedTokenizerFast":
     """The same tokenizer with entries that no text has, up to `size`: a big vocabulary without a big corpus."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast

@@ -10,8 +10,16 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_rates
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from energylm.training.language_model_task import LanguageModelTask
+    from energylm.training.task import Batch
 
 VOCABULARY, LENGTH, BATCH, WINDOWS = 8192, 160, 8, 4096
 STEPS, WARMUP_STEPS, CLIP_NORM, LEARNING_RATE = 12, 2, 1.0, 1e-3
@@ -40,24 +48,24 @@ class _RandomWindows:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def gather(self, indices):
+    def gather(self, indices: "NDArray[np.int64]") -> "NDArray[np.int64]":
         return self.tokens[indices]
 
 
-def _task(shape):
+def _task(shape: dict[str, Any]) -> "tuple[LanguageModelTask, list[float]]":
+    """The task, and the times at which its batches are asked for."""
     from energylm.models.presets import build_network
     from energylm.training.language_model_task import LanguageModelTask
     from energylm.training.seeding import seeded
 
+    times: list[float] = []
+
     class TimedTask(LanguageModelTask):
         """Notes when each batch is asked for."""
 
-        def batch(self, step, rows):
-            self.times.append(time.perf_counter())
+        def batch(self, step: int, rows: range) -> "Batch":
+            times.append(time.perf_counter())
             return super().batch(step, rows)
-
-        def tokens_per_second(self) -> float:
-            return (len(self.times) - 2) * BATCH * LENGTH / (self.times[-1] - self.times[1])
 
     with seeded(0, "initialisation"):
         network = build_network(
@@ -66,11 +74,14 @@ def _task(shape):
     task = TimedTask(
         network, _RandomWindows(), seed=0, global_batch=BATCH, save_model=lambda model, folder: folder.mkdir()
     )
-    task.times = []
-    return task
+    return task, times
 
 
-def _engine(steps, shape) -> float:
+def _tokens_per_second(times: list[float]) -> float:
+    return (len(times) - 2) * BATCH * LENGTH / (times[-1] - times[1])
+
+
+def _engine(steps: int, shape: dict[str, Any]) -> float:
     from energylm.config.training import TrainingConfig
     from energylm.training.engine import train
 
@@ -84,17 +95,17 @@ def _engine(steps, shape) -> float:
             "validation": {"every_steps": None},
         }
     )
-    task = _task(shape)
+    task, times = _task(shape)
     with tempfile.TemporaryDirectory() as folder:
         train(task, config, folder=Path(folder))
-    return task.tokens_per_second()
+    return _tokens_per_second(times)
 
 
-def _bare_loop(steps, shape) -> float:
+def _bare_loop(steps: int, shape: dict[str, Any]) -> float:
     import torch
     import torch.nn.functional as F
 
-    task = _task(shape)
+    task, times = _task(shape)
     network = task.model.train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, eps=1e-6, weight_decay=0.0, fused=True)
     for step in range(1, steps + 1):
@@ -107,4 +118,4 @@ def _bare_loop(steps, shape) -> float:
         torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP_NORM)
         optimizer.step()
         optimizer.zero_grad()
-    return task.tokens_per_second()
+    return _tokens_per_second(times)
