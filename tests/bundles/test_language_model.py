@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from energylm import LanguageModel
-from energylm.bundles.text_results import Samples
+from energylm.bundles.text_results import SampledTexts
 from energylm.config.sampling import Truncation
 from energylm.contracts import LanguageModel as Contract
 from energylm.data.tokenizer import train_tokenizer
@@ -119,7 +119,7 @@ def test_truncation_and_seeds(tokenizer):
     first, again, other = (model.sample("The", seed=seed, **options) for seed in (1, 1, 2))
     assert first.texts == again.texts != other.texts
     assert len(list(first.rows())) == 4
-    read_back = Samples.from_json(json.loads(json.dumps(first.to_json())))
+    read_back = SampledTexts.from_json(json.loads(json.dumps(first.to_json())))
     assert list(read_back.rows()) == list(first.rows()) != list(other.rows())
 
 

@@ -30,7 +30,7 @@ from energylm.bundles.model_folder import (
     write_manifest,
 )
 from energylm.bundles.text_codec import TextCodec, Texts, as_list
-from energylm.bundles.text_results import Samples, SequenceScore
+from energylm.bundles.text_results import SampledTexts, SequenceScore
 from energylm.bundles.weights_identity import weights_hashes
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT
 from energylm.config.sampling import Truncation
@@ -260,7 +260,7 @@ class LanguageModel:
         first_context: int = 0,
         memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
         progress: Progress | None = None,
-    ) -> Samples:
+    ) -> SampledTexts:
         """n continuations of each context. `stop_at_eos=False` draws exactly max_new_tokens tokens."""
         if stop_at_eos and self.eos_token_id is None:
             raise ModelError("this model has no end-of-sequence token; ask for a fixed length (stop_at_eos=False)")
@@ -284,4 +284,4 @@ class LanguageModel:
             [self.codec.new_text(ids, tokens[:length].tolist()) for tokens, length in zip(*rows, strict=True)]
             for ids, *rows in zip(given, drawn.tokens, drawn.lengths.tolist(), strict=True)
         ]
-        return Samples(contexts=given, texts=texts, continuations=drawn)
+        return SampledTexts(contexts=given, texts=texts, continuations=drawn)

@@ -14,7 +14,7 @@ from energylm.tables import Table
 
 
 @dataclass(frozen=True, repr=False)
-class Pool(Record):
+class CandidatePool(Record):
     """n weighted candidates to continue one context, and which of them were kept."""
 
     tokens: Tensor  # (N, T) int64, 0 past the end
@@ -45,7 +45,7 @@ class JointSample(Record):
 
     texts: list[str]  # one a draw, without the context
     tokens: list[list[int]]
-    pools: list[Pool]  # one a chunk
+    pools: list[CandidatePool]  # one a chunk
     new_text: Callable[[list[int]], str] = field(repr=False, metadata=LOCAL)  # candidates of the last chunk as text
     caution: str | None = None
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.bundles.request_groups import Shape, groups
-from energylm.bundles.residual_results import JointSample, Pool
+from energylm.bundles.residual_results import CandidatePool, JointSample
 from energylm.bundles.weighted_draws import WeightedDraws, ended_texts
 from energylm.config.generate import JointSampling
 from energylm.errors import ConfigError
@@ -56,7 +56,7 @@ def sample_joint(
     """A sample of every context. Context i has the random numbers of (seed, first_context + i)."""
     eos_token_id = draws.lm.eos_token_id if options.stop_at_eos else None
     written: list[list[int]] = [[] for _ in contexts]
-    pools: list[list[Pool]] = [[] for _ in contexts]
+    pools: list[list[CandidatePool]] = [[] for _ in contexts]
     longest = [0] * len(contexts)  # text that the energy has read
     running = list(range(len(contexts)))
     total = len(contexts) * options.n * options.max_new_tokens * options.chunks
@@ -112,7 +112,7 @@ def sample_requests(
 
 def _pools(
     draws: WeightedDraws, requests: Sequence[PoolRequest], *, eos_token_id: int | None, bar: Progress | None
-) -> list[Pool]:
+) -> list[CandidatePool]:
     """n weighted candidates for each request, and those that are kept. Where n differs the largest is drawn for all and
     the surplus dropped, which changes no draw."""
     every = [request.options for request in requests]
@@ -136,14 +136,14 @@ def _pools(
         log_prob_BN[drawn] = piece.continuations.log_prob.cpu()
         proposal_BN[drawn] = piece.continuations.proposal_log_prob.cpu()
         energy_BN[drawn] = energy
-    pools: list[Pool | None] = [None] * len(requests)
+    pools: list[CandidatePool | None] = [None] * len(requests)
     for (n, kept, weights), rows in _alike(every).items():
         log_weight_BN = importance_log_weights(
             energy_BN[rows, :n], log_prob_BN[rows, :n], proposal_BN[rows, :n], weights=weights
         )
         kept_BK = resample(log_weight_BN, RowChoices(_choice_keys([requests[row] for row in rows])), draws=kept)
         for row, log_weight_N, kept_K in zip(rows, log_weight_BN, kept_BK, strict=True):
-            pools[row] = Pool(
+            pools[row] = CandidatePool(
                 tokens=tokens_BNT[row, :n, : every[row].max_new_tokens],
                 lengths=lengths_BN[row, :n],
                 log_prob=log_prob_BN[row, :n],
@@ -155,12 +155,12 @@ def _pools(
     return [pool for pool in pools if pool is not None]
 
 
-def _longest(context: Context, pool: Pool) -> int:
+def _longest(context: Context, pool: CandidatePool) -> int:
     """Tokens of the longest text of a pool, as the energy reads it."""
     return len(context.energy) + int(pool.lengths.max())
 
 
-def _ended(draws: WeightedDraws, pools: Sequence[Pool]) -> int:
+def _ended(draws: WeightedDraws, pools: Sequence[CandidatePool]) -> int:
     """Candidates with an end-of-sequence token."""
     return sum(ended_texts(pool.tokens, pool.lengths, draws.lm.eos_token_id) for pool in pools)
 
@@ -180,7 +180,7 @@ def _choice_keys(requests: Sequence[PoolRequest]) -> Tensor:
 
 
 def _sample(
-    texts: JointTexts, context: Context, tokens: list[int], pools: list[Pool], *, caution: str | None
+    texts: JointTexts, context: Context, tokens: list[int], pools: list[CandidatePool], *, caution: str | None
 ) -> JointSample:
     *_, last = pools
     earlier = tokens[: len(tokens) - len(last.candidate(last.kept[0]))]

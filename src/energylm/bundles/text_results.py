@@ -30,7 +30,7 @@ class SequenceScore(Record):
 
 
 @dataclass(frozen=True)
-class Samples(Record):
+class SampledTexts(Record):
     """n continuations of each context, as text and as tokens with both log-probabilities; all in natural order."""
 
     contexts: list[list[int]]

@@ -30,7 +30,7 @@ class CorpusSize:
 
 
 @dataclass(frozen=True)
-class Texts:
+class GeneratedTexts:
     """Generated continuations."""
 
     contexts: float
@@ -38,7 +38,7 @@ class Texts:
     length: int
 
 
-Product = CorpusSize | Network | Texts | None
+Product = CorpusSize | Network | GeneratedTexts | None
 
 
 @dataclass
@@ -108,12 +108,12 @@ class Surroundings:
             raise ConfigError(f"the size of {source} is not known here; say --text-gigabytes")
         return known[source]
 
-    def texts(self, name: str) -> Texts:
+    def texts(self, name: str) -> GeneratedTexts:
         product = self.products.get(name)
-        if isinstance(product, Texts):
+        if isinstance(product, GeneratedTexts):
             return product
         manifest = read_negatives_manifest(name)
-        return Texts(manifest.contexts, manifest.config.k, manifest.config.length)
+        return GeneratedTexts(manifest.contexts, manifest.config.k, manifest.config.length)
 
 
 def bytes_per_token(vocabulary_size: int) -> float:

@@ -46,16 +46,16 @@ class ConditionalMaskedConfig(PreTrainedConfig):
 
 
 @dataclass(frozen=True)
-class Memory:
+class SourceStates:
     """Sources that were read: B of them, S positions, the first of which stands for the length."""
 
     states_BSD: Tensor
     lengths_B: Tensor  # of the sources alone
 
-    def pick(self, rows: Tensor) -> "Memory":
+    def pick(self, rows: Tensor) -> "SourceStates":
         """Some of them, in any order, without columns that none of them uses."""
         lengths_B = self.lengths_B[rows]
-        return Memory(self.states_BSD[rows, : int(lengths_B.max()) + 1], lengths_B)
+        return SourceStates(self.states_BSD[rows, : int(lengths_B.max()) + 1], lengths_B)
 
 
 class FeedForward(nn.Sequential):
@@ -142,7 +142,7 @@ class ConditionalMaskedLM(PreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embedding = cast(nn.Embedding, value)  # transformers promises no more than a module
 
-    def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
+    def encode(self, source_BS: Tensor, lengths_B: Tensor) -> SourceStates:
         """Read right-padded sources."""
         first_B1D = self.length_state.expand(len(source_BS), 1, -1)
         states_BSD = self.dropout(torch.cat([first_B1D, self._embedded(source_BS)], dim=1))
@@ -150,9 +150,9 @@ class ConditionalMaskedLM(PreTrainedModel):
         distance_1SS, real_BS = (places_S[:, None] - places_S)[None], places_S <= lengths_B[:, None]
         for block in self.encoder:
             states_BSD = block(states_BSD, distance_1SS, real_BS)
-        return Memory(self.encoder_norm(states_BSD), lengths_B)
+        return SourceStates(self.encoder_norm(states_BSD), lengths_B)
 
-    def length_log_probs(self, memory: Memory) -> Tensor:
+    def length_log_probs(self, memory: SourceStates) -> Tensor:
         """(B, L) log-probabilities of targets of 1 … L tokens."""
         offsets_BO, longest = self.length_head(memory.states_BSD[:, 0]), self.config.max_position_embeddings
         targets_L = torch.arange(1, longest + 1, device=offsets_BO.device)
@@ -164,7 +164,7 @@ class ConditionalMaskedLM(PreTrainedModel):
         tokens_RT: Tensor,
         lengths_R: Tensor,
         chosen_RT: Tensor,
-        memory: Memory,
+        memory: SourceStates,
         *,
         source_R: Tensor | None = None,
     ) -> Tensor:

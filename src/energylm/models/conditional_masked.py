@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from energylm.errors import DataError, ModelError
-from energylm.models.cmlm import ConditionalMaskedLM, Memory
+from energylm.models.cmlm import ConditionalMaskedLM, SourceStates
 from energylm.models.masked import MaskedNetwork
 
 SOURCES_AT_ONCE = 256
@@ -61,7 +61,7 @@ class ConditionalMaskedNetwork(MaskedNetwork):
         return self.network.logits_at(tokens_RS, lengths_R, hidden_RS, self.memory.pick(read_M), source_R=source_R)
 
     @torch.no_grad()
-    def _read(self, sources: Sequence[Sequence[int]]) -> Memory:
+    def _read(self, sources: Sequence[Sequence[int]]) -> SourceStates:
         if self.network.training:
             raise ModelError("the masked model is in training mode, so dropout would change its scores; call .eval()")
         longest = self.network.config.max_position_embeddings
@@ -77,4 +77,4 @@ class ConditionalMaskedNetwork(MaskedNetwork):
             source_BS = pad_sequence(rows, batch_first=True).to(self.network.device)
             states_BSD = self.network.encode(source_BS, lengths_B[first : first + len(rows)].to(source_BS.device))
             parts.append(torch.nn.functional.pad(states_BSD.states_BSD, (0, 0, 0, widest - source_BS.shape[1])))
-        return Memory(torch.cat(parts), lengths_B.to(self.network.device))
+        return SourceStates(torch.cat(parts), lengths_B.to(self.network.device))

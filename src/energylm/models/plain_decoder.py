@@ -19,7 +19,7 @@ from energylm.models.contexts import check_network, pad_contexts
 
 
 @dataclass
-class Group:
+class ContextGroup:
     """Contexts of one length: their places in the batch and the cache (of B_g or of B_g·copies rows)."""
 
     places: Tensor
@@ -39,7 +39,7 @@ class PlainDecoder:
         return int(self.network.get_output_embeddings().weight.shape[0])
 
     @torch.no_grad()
-    def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[list[Group], Tensor]:
+    def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[list[ContextGroup], Tensor]:
         check_network(self.network, longest=max(map(len, contexts), default=0))
         groups, logits = [], [torch.empty(0)] * len(contexts)
         for length in sorted({len(context) for context in contexts}):
@@ -49,21 +49,21 @@ class PlainDecoder:
             last = self._forward(ids, cache=cache, seen=0)
             for row, place in enumerate(places):
                 logits[place] = last[row]
-            groups.append(Group(places=torch.tensor(places, device=ids.device), length=length, cache=cache))
+            groups.append(ContextGroup(places=torch.tensor(places, device=ids.device), length=length, cache=cache))
         return groups, torch.stack(logits)
 
-    def fork(self, prefix: list[Group], *, copies: int, max_new_tokens: int) -> list[Group]:
+    def fork(self, prefix: list[ContextGroup], *, copies: int, max_new_tokens: int) -> list[ContextGroup]:
         check_network(self.network, longest=max(group.length for group in prefix) + max_new_tokens)
         state = []
         for group in prefix:
             cache = copy.deepcopy(group.cache)
             cache.batch_repeat_interleave(copies)
             copies_of_places = group.places[:, None] * copies + torch.arange(copies, device=group.places.device)
-            state.append(Group(places=copies_of_places.flatten(), length=group.length, cache=cache))
+            state.append(ContextGroup(places=copies_of_places.flatten(), length=group.length, cache=cache))
         return state
 
     @torch.no_grad()
-    def step(self, state: list[Group], tokens_R: Tensor) -> Tensor:
+    def step(self, state: list[ContextGroup], tokens_R: Tensor) -> Tensor:
         logits_RV: Tensor | None = None
         for group in state:
             last = self._forward(tokens_R[group.places, None], cache=group.cache, seen=group.length)

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from energylm.registry import Named
-from energylm.verbs.verb import Flag, Positional, Short, Verb, Written
+from energylm.verbs.verb import Flag, Metavar, Positional, Short, Verb
 
 _NAMES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
@@ -63,7 +63,7 @@ class Option:
 
     @property
     def metavar(self) -> str:
-        written = next((mark.metavar for mark in self.field.metadata if isinstance(mark, Written)), None)
+        written = next((mark.metavar for mark in self.field.metadata if isinstance(mark, Metavar)), None)
         return self.positional or written or "|".join(self.choices) or _NAMES.get(self.kind, "VALUE")
 
 
@@ -105,7 +105,7 @@ def _option(name: str, key: str, field: FieldInfo) -> Option:
 
 def _is_plain(field: FieldInfo) -> bool:
     kind = _unwrapped(field.annotation)[0]
-    is_written = any(isinstance(mark, Written) for mark in field.metadata)
+    is_written = any(isinstance(mark, Metavar) for mark in field.metadata)
     return is_written or kind in (bool, int, float, str, Path) or get_origin(kind) is Literal
 
 

@@ -57,7 +57,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Written:
+class Metavar:
     """Marks a field of more than plain values that is typed as text all the same, e.g. NAME=FILE; its own validator
     reads both."""
 

@@ -8,7 +8,7 @@ import yaml
 from energylm.errors import ConfigError, DataError
 from energylm.files import read_json, write_json
 from energylm.jobs.artefacts import ArtefactStore
-from energylm.jobs.costs import CorpusSize, Surroundings, Texts, bytes_per_token
+from energylm.jobs.costs import CorpusSize, GeneratedTexts, Surroundings, bytes_per_token
 from energylm.models.workload import Network, updating
 from energylm.verbs.recipes import plan_cost as module
 from energylm.verbs.recipes.demo import Demo
@@ -46,7 +46,7 @@ def around():
     products = {
         "corpus": CorpusSize({"train": 9e5, "valid": 5e4, "test": 5e4}, 1000),
         "lm": Network.of_preset("tiny", {}, vocabulary_size=1000),
-        "negatives": Texts(contexts=640, k=2, length=32),
+        "negatives": GeneratedTexts(contexts=640, k=2, length=32),
     }
     return Surroundings(products, read_json(module.FACTORS_FILE))
 
@@ -86,9 +86,9 @@ def test_more_processes_share_the_work_and_talk_to_each_other(around):
 def test_negatives_of_all_windows_and_of_some(around):
     values = {"corpus": "corpus", "language_model": "lm", "length": 32, "prefix_tokens": [16], "k": 2}
     everything = count_step("negatives", values, around)
-    assert everything.product == Texts(pytest.approx(9e5 / 32), 2, 32)
+    assert everything.product == GeneratedTexts(pytest.approx(9e5 / 32), 2, 32)
     some = count_step("negatives", {**values, "contexts": 640}, around)
-    assert some.product == Texts(640, 2, 32) and some.flops < everything.flops / 40
+    assert some.product == GeneratedTexts(640, 2, 32) and some.flops < everything.flops / 40
 
 
 def test_a_causal_energy_is_cheaper_than_a_bidirectional_one(around):

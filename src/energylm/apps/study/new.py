@@ -10,7 +10,7 @@ from energylm.config.base import Config
 from energylm.config.generate import JointSampling
 from energylm.config.sampling import Truncation
 from energylm.jobs.job import DEFAULT_JOB, Job
-from energylm.verbs.verb import Flag, Verb, Written
+from energylm.verbs.verb import Flag, Metavar, Verb
 
 if TYPE_CHECKING:
     from energylm.apps.study.making import NewStudy
@@ -101,12 +101,12 @@ class StudyNew(Verb):
         "seed": "design.seed",
     }
 
-    completions: Annotated[tuple[CompletionsFile, ...], Written("NAME=FILE"), BeforeValidator(_files)] = Field(
+    completions: Annotated[tuple[CompletionsFile, ...], Metavar("NAME=FILE"), BeforeValidator(_files)] = Field(
         (), description='Files of completions, one a model: JSONL of {"prefix": …, "completion": …}.'
     )
     real: str | None = Field(None, description="The real endings of the same prefixes, in the same form.")
     models: Annotated[
-        tuple[StudyModel, ...], Flag("--model"), Written("NAME=LM[,ENERGY]"), BeforeValidator(_models)
+        tuple[StudyModel, ...], Flag("--model"), Metavar("NAME=LM[,ENERGY]"), BeforeValidator(_models)
     ] = Field((), description="Models that complete prefixes, in place of files.")
     candidates: int = Field(
         10_000, ge=2, description="Candidates of joint sampling for each completion (the paper draws 10,000)."
@@ -120,7 +120,7 @@ class StudyNew(Verb):
     comparisons: Annotated[
         tuple[tuple[str, str], ...] | None,
         Flag("--compare"),
-        Written("BASELINE:MODEL"),
+        Metavar("BASELINE:MODEL"),
         BeforeValidator(_comparisons),
     ] = Field(None, description="Baseline and compared model, by name; none = every two, in the order given.")
     pairs: int | None = Field(333, ge=1, description="Prefixes of each comparison; none = as many as there are.")

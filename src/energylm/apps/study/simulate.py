@@ -11,7 +11,7 @@ from energylm.apps.study.design import StudyFolder
 from energylm.apps.study.new import named
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.tables import to_markdown
-from energylm.verbs.verb import Flag, Verb, Written
+from energylm.verbs.verb import Flag, Metavar, Verb
 
 if TYPE_CHECKING:
     from energylm.apps.study.panel import Panel
@@ -47,7 +47,7 @@ class StudySimulate(Verb):
     random: int = Field(15, ge=0, description="Raters who toss a coin throughout.")
     lazy: int = Field(15, ge=0, description="Raters who read in the qualification and then always take the left text.")
     accuracy: float = Field(0.9, ge=0.5, le=1, description="A reader's chance to be right where the answer is known.")
-    strengths: Annotated[dict[str, float], Flag("--strength"), Written("MODEL=NUMBER"), BeforeValidator(_strengths)] = (
+    strengths: Annotated[dict[str, float], Flag("--strength"), Metavar("MODEL=NUMBER"), BeforeValidator(_strengths)] = (
         Field(
             {},
             description="Planted log-strength of a model: a reader takes the second of a pair in "

@@ -45,7 +45,7 @@ class History:
         return len(self.energy_NR)
 
 
-class Group:
+class ChainGroup:
     """Texts whose chains travel in one batch; row r is chain r % chains of text r // chains of the group."""
 
     def __init__(

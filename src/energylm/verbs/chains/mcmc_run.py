@@ -28,7 +28,7 @@ from energylm.report.report import write_report
 from energylm.samplers.mask_predict import MaskPredict, best_of_length_beam
 from energylm.training.checkpoint import refuse_another_run
 from energylm.verbs.chains.mcmc import MCMC
-from energylm.verbs.chains.mcmc_group import Group, History
+from energylm.verbs.chains.mcmc_group import ChainGroup, History
 from energylm.verbs.chains.mcmc_report import ChainCurves, MCMCRun, TextSample, chain_curves, chains_sections, mean_bleu
 from energylm.verbs.chains.mcmc_start import Inputs, Start, open_inputs
 
@@ -102,7 +102,7 @@ def _run_chains(
     with progress("mcmc", total=len(groups) * verb.epochs, unit="epoch") as bar:
         for number, starts in enumerate(groups):
             file = None if folder is None else folder / f"chains-{number:05}.safetensors"
-            group = Group(verb, model, inputs, starts, file)
+            group = ChainGroup(verb, model, inputs, starts, file)
             for history in group.histories(bar):
                 if verb.keep == "all" and history.epochs > verb.burn_in:
                     for sample in group.samples(history, [history.epochs - 1]):

@@ -39,7 +39,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Texts:
+class GivenTexts:
     """What was given: texts to start from and, where they are translations, a source and perhaps a reference each."""
 
     starts: tuple[str, ...]
@@ -49,7 +49,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Inputs:
-    texts: Texts
+    texts: GivenTexts
     starts: list[Start]
     allowed_V: Tensor
     constraint: LexicalConstraint | None
@@ -67,7 +67,7 @@ def open_inputs(verb: MCMC) -> tuple[MaskedLanguageModel, Inputs]:
     return read, prepare(verb, read, texts)
 
 
-def _read_texts(verb: MCMC) -> Texts:
+def _read_texts(verb: MCMC) -> GivenTexts:
     starts = (*verb.init, *_lines(verb.input)) or (MASK,)
     sources, references = verb.source, verb.reference
     if verb.source_file is not None and verb.reference_file is not None:
@@ -81,10 +81,10 @@ def _read_texts(verb: MCMC) -> Texts:
         starts *= len(sources)
     if sources and len(starts) != len(sources):
         raise ConfigError(f"{len(starts)} texts to start from came for {len(sources)} sources; give as many, or none")
-    return Texts(starts, sources, references)
+    return GivenTexts(starts, sources, references)
 
 
-def _chosen(verb: MCMC, model: ConditionalMaskedModel, texts: Texts) -> Texts:
+def _chosen(verb: MCMC, model: ConditionalMaskedModel, texts: GivenTexts) -> GivenTexts:
     """The texts whose sources are not too long, as many as are wanted."""
     chosen = list(range(len(texts.sources)))
     if verb.longest_source is not None:
@@ -97,7 +97,7 @@ def _chosen(verb: MCMC, model: ConditionalMaskedModel, texts: Texts) -> Texts:
         tuple(given[i] for i in chosen[: verb.limit]) if given else ()
         for given in (texts.starts, texts.sources, texts.references)
     )
-    return Texts(starts, sources, references)
+    return GivenTexts(starts, sources, references)
 
 
 def _lines(file: str | None) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def _lines(file: str | None) -> tuple[str, ...]:
     return lines
 
 
-def prepare(verb: MCMC, model: MaskedLanguageModel, texts: Texts) -> Inputs:
+def prepare(verb: MCMC, model: MaskedLanguageModel, texts: GivenTexts) -> Inputs:
     """Everything that can be wrong with the texts is said here, before a chain runs."""
     required = tuple(_spellings(phrase, model) for phrase in verb.require)
     forbidden = tuple(_spellings(phrase, model) for phrase in verb.forbid)
@@ -136,7 +136,7 @@ def prepare(verb: MCMC, model: MaskedLanguageModel, texts: Texts) -> Inputs:
     return Inputs(texts, starts, allowed_V, constraint)
 
 
-def _lengths(verb: MCMC, model: MaskedLanguageModel, texts: Texts) -> list[list[int]]:
+def _lengths(verb: MCMC, model: MaskedLanguageModel, texts: GivenTexts) -> list[list[int]]:
     """For each text, the lengths that are tried if it is all masks."""
     tried = None if verb.sampler == MASK_PREDICT else 1
     if verb.length is None and isinstance(model, SourcedMaskedModel):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from energylm.jobs.costs import TOKENS_AT_ONCE, Counted, Surroundings, Texts, passes_over
+from energylm.jobs.costs import TOKENS_AT_ONCE, Counted, GeneratedTexts, Surroundings, passes_over
 from energylm.jobs.training_costs import count_training
 from energylm.models.workload import Network, Work, drawing, reading, resident_bytes
 from energylm.samplers.continuations import LOGITS_BYTES, MIN_ROWS
@@ -21,7 +21,7 @@ def count_negatives(verb: "MakeNegatives", around: Surroundings) -> Counted:
     own = contexts / around.world
     together = min(verb.block_contexts / len(verb.prefix_tokens), own) * verb.k  # that travel in one batch
     rows = min(_draw_rows(network), together)
-    counted = Counted(product=Texts(contexts, verb.k, verb.length))
+    counted = Counted(product=GeneratedTexts(contexts, verb.k, verb.length))
     new = verb.length - given
     counted.add("drawing", drawing(network, contexts=own, copies=verb.k, given=given, new=new, rows=rows))
     counted.count("shards", max(1.0, own / verb.block_contexts))

@@ -6,7 +6,7 @@ from functools import cached_property
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
-from energylm.bundles.text_results import Samples
+from energylm.bundles.text_results import SampledTexts
 from energylm.randomness import derive_seed
 from energylm.verbs.joint.analyses import JointAnalysis
 
@@ -39,7 +39,7 @@ class JointWindows:
         return [window[self.verb.prefix_tokens :] for window in self.windows]
 
     @cached_property
-    def base_samples(self) -> Samples:
+    def base_samples(self) -> SampledTexts:
         """One untruncated continuation of each context by the base model."""
         seed = derive_seed(self.verb.seed, "base samples")
         return self.lm.sample(self.contexts, n=1, max_new_tokens=self.new_tokens, stop_at_eos=False, seed=seed)

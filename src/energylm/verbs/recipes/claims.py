@@ -56,7 +56,7 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedClaim:
     """A claim beside what became of it here."""
 
     says: str
@@ -98,7 +98,7 @@ def paths(predicate: str) -> list[str]:
     return list(parser.seen)
 
 
-def judge(says: str, predicate: str, results: Mapping[str, Any], *, published: str = "") -> Judged:
+def judge(says: str, predicate: str, results: Mapping[str, Any], *, published: str = "") -> JudgedClaim:
     check_predicate(predicate)
     parser = _Parser(predicate, results=results)
     try:
@@ -106,10 +106,10 @@ def judge(says: str, predicate: str, results: Mapping[str, Any], *, published: s
         numbers = ", ".join(f"{path} = {_short(value)}" for path, value in parser.seen.items())
     except (_Unknown, ZeroDivisionError, IndexError, ValueError, TypeError) as error:
         verdict, numbers = "cannot be told", str(error)
-    return Judged(says, predicate, published, verdict, numbers)
+    return JudgedClaim(says, predicate, published, verdict, numbers)
 
 
-def claims_table(claims: Sequence[Judged]) -> Table:
+def claims_table(claims: Sequence[JudgedClaim]) -> Table:
     return Table(
         ["claim", "here", "published", "numbers", "predicate"],
         [[claim.says, claim.verdict, claim.published or None, claim.numbers, claim.predicate] for claim in claims],

@@ -20,7 +20,7 @@ from energylm.report.grid_report import grid_sections
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Section, Text, write_report
 from energylm.tables import Table
-from energylm.verbs.recipes.claims import Judged, claims_table, judge, look_up
+from energylm.verbs.recipes.claims import JudgedClaim, claims_table, judge, look_up
 from energylm.verbs.recipes.recipe import VALUE, Scale, SectionConfig, references
 from energylm.verbs.recipes.recipe_plan import RecipePlan, plan_recipe
 from energylm.verbs.recipes.steps import make_steps, steps_section
@@ -32,7 +32,7 @@ class Reproduction(Record):
 
     report: Path  # the page
     results: Path  # the same as JSON
-    claims: list[Judged]
+    claims: list[JudgedClaim]
     steps: dict[str, Artefact]
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _title(plan: RecipePlan) -> str:
     return f"{plan.name}, scale {plan.scale}{on}: {plan.recipe.title}"
 
 
-def _sections(plan: RecipePlan, results: Mapping[str, Any], claims: Sequence[Judged]) -> list[Section]:
+def _sections(plan: RecipePlan, results: Mapping[str, Any], claims: Sequence[JudgedClaim]) -> list[Section]:
     on = f" --corpus {plan.corpus}" if plan.corpus else ""
     command = f"energylm reproduce {plan.name} --scale {plan.scale}{on}"
     about = f"{plan.recipe.about.strip()}\n\nMade by: {command}"
