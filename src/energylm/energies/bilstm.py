@@ -10,6 +10,8 @@ Use it     as an energy that reads order, without attention and without pretrain
 Relations  `energies.pooled` averages and projects; `energies.linear` ignores order.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
@@ -54,13 +56,13 @@ class BiLSTM(PreTrainedModel):
         self.dropout = nn.Dropout(config.dropout)
         inputs = [config.embedding_size, *[config.hidden_size] * (config.num_hidden_layers - 1)]
         self.layers = nn.ModuleList(BiLSTMLayer(size, config.hidden_size // 2) for size in inputs)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embedding
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embedding = value
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embedding = cast(nn.Embedding, value)  # transformers promises no more than a module
 
     def forward(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, inputs_embeds: Tensor | None = None
@@ -74,15 +76,15 @@ class BiLSTM(PreTrainedModel):
         reversed_BT = torch.where(mirrored_BT >= 0, mirrored_BT, position_T)  # padding stays in its place
         for layer in self.layers:
             x_BTE = layer(self.dropout(x_BTE), reversed_BT)
-        return BaseModelOutput(last_hidden_state=x_BTE)
+        return BaseModelOutput(last_hidden_state=x_BTE)  # type: ignore[arg-type]  # transformers says FloatTensor
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, nn.LSTM) and not getattr(module.bias_ih_l0, "_is_hf_initialized", False):
             # A forget gate that starts open lets the first gradients reach back (Jozefowicz et al. 2015). Gates stand
             # in the order input, forget, cell, output.
             with torch.no_grad():
-                module.bias_ih_l0[module.hidden_size : 2 * module.hidden_size] = 1.0
+                cast(Tensor, module.bias_ih_l0)[module.hidden_size : 2 * module.hidden_size] = 1.0
 
 
 def _taken(values_BTE: Tensor, order_BT: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ Use it     as the floor that any energy must beat: what it finds is in the count
 Relations  `energies.bilstm` and transformers read order; the first-order expansion of an attack is exact here.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, initialization
@@ -30,13 +32,13 @@ class BagOfTokens(PreTrainedModel):
     def __init__(self, config: BagOfTokensConfig) -> None:
         super().__init__(config)
         self.token_weight = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.token_weight
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.token_weight = value
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.token_weight = cast(nn.Embedding, value)  # transformers promises no more than a module
 
     def forward(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, inputs_embeds: Tensor | None = None
@@ -45,7 +47,7 @@ class BagOfTokens(PreTrainedModel):
         weight_BT1 = self.token_weight(input_ids) if inputs_embeds is None else inputs_embeds
         if attention_mask is not None:
             weight_BT1 = torch.where(attention_mask[..., None] > 0, weight_BT1, 0.0)
-        return BaseModelOutput(last_hidden_state=weight_BT1)
+        return BaseModelOutput(last_hidden_state=weight_BT1)  # type: ignore[arg-type]  # transformers says FloatTensor
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Embedding):

@@ -16,6 +16,7 @@ Relations  `objectives.residual_nce` trains it; `bundles.energy_model` adds toke
 """
 
 import inspect
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +66,7 @@ class PooledEnergy(nn.Module):
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The layer that token ids enter by, under the name that transformers gives it."""
-        return self.encoder.get_input_embeddings()
+        return cast(nn.Embedding, self.encoder.get_input_embeddings())  # transformers promises a module
 
     @property
     def max_tokens(self) -> int | None:
@@ -119,7 +120,7 @@ def kind_of(encoder: PreTrainedModel) -> EnergyKind:
 @torch.no_grad()
 def attends_causally(encoder: PreTrainedModel) -> bool:
     """Whether the first position is blind to the last token: tried out, since many families exist in both kinds."""
-    vocabulary = encoder.get_input_embeddings().weight.shape[0]
+    vocabulary = cast(nn.Embedding, encoder.get_input_embeddings()).weight.shape[0]
     first, last, other = ((vocabulary - place) % vocabulary for place in (1, 2, 3))
     was_training = encoder.training
     encoder.eval()
