@@ -11,7 +11,7 @@ Relations  `electric_task` and `electra_task` contrast the tokens; `language_mod
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ class ContrastTask(LanguageModelTask):
         return {NOISE_LOSS: self.contrast.predictions(batch), CONTRAST_LOSS: float(batch["maskable_BT"].sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> Sums:
-        judged = self.contrast.judge(model, batch)
+        judged = self.contrast.judge(cast(nn.ModuleDict, model), batch)  # the one it was made with
         return Sums(
             {NOISE_LOSS: judged.noise_loss, CONTRAST_LOSS: judged.contrast_loss},
             {
@@ -106,7 +106,8 @@ class ContrastTask(LanguageModelTask):
         for indices in self.validated_batches(share):
             tokens_BT = torch.from_numpy(self.valid_windows.gather(indices))
             batch = self._noised(tokens_BT, "validation", rows_B=torch.from_numpy(indices))
-            judged = self.contrast.judge(model, {name: value.to(device) for name, value in batch.items()})
+            on_device = {name: value.to(device) for name, value in batch.items()}
+            judged = self.contrast.judge(cast(nn.ModuleDict, model), on_device)
             pairs = (
                 (judged.noise_loss, judged.noise_predictions),
                 (judged.contrast_loss, judged.maskable),

@@ -37,7 +37,7 @@ def sound_bfloat16(*, needed: bool) -> Iterator[None]:
         "bf16 matrix products crash in this machine's oneDNN; using torch's slower ones (precision fp32 is faster here)"
     )
     before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # a property that torch makes by hand
     try:
         yield
     finally:

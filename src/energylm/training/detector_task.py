@@ -11,7 +11,7 @@ Relations  `objectives.residual_nce` is the loss; `bundles.detector` scores text
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from energylm.bundles.energy_reading import sequence_energies
 from energylm.data.text_blocks import BlockReader, EncodedText, block_starts
+from energylm.energies.pooled import PooledEnergy
 from energylm.objectives.residual_nce import residual_nce
 from energylm.randomness import derive_seed, epoch_order, row_keys, row_uniforms
 from energylm.training.energy_task import ContrastEnergies, measures
@@ -121,7 +122,8 @@ class DetectorTask:
     def _text_energies(self, model: nn.Module, texts: Sequence[EncodedText]) -> Tensor:
         """(N,) means over blocks, in float64 on the CPU."""
         of_texts = [self.reader.pieces(text) for text in texts]
-        energy_R = sequence_energies(model, *self.reader.rows([piece for one in of_texts for piece in one]))
+        network = cast(PooledEnergy, model)  # or a network with the same parts
+        energy_R = sequence_energies(network, *self.reader.rows([piece for one in of_texts for piece in one]))
         parts = energy_R.double().cpu().split([len(one) for one in of_texts])
         return torch.stack([part.mean() for part in parts])
 

@@ -9,11 +9,11 @@ Relations  `objectives.electra` is the loss, `contrast_task` all that Electric s
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
-from energylm.models.cloze_presets import replaced_logits
+from energylm.models.cloze_presets import Detector, Generator, replaced_logits
 from energylm.models.masked_presets import token_logits
 from energylm.objectives.cross_entropy import IGNORED, cross_entropy_sum
 from energylm.objectives.electra import replaced_token_loss
@@ -46,12 +46,13 @@ class ElectraContrast:
         else:
             masked_BT = tokens_BT.masked_fill(chosen_BT, self.mask_token_id)
             # The output layer is most of a small generator's work: it runs at the chosen positions only.
-            hidden_MD = model["noise"].base_model(input_ids=masked_BT).last_hidden_state[chosen_BT]
-            logits_MV, predicted_BT = token_logits(model["noise"], hidden_MD), chosen_BT
+            generator = cast(Generator, model["noise"])
+            hidden_MD = generator.base_model(input_ids=masked_BT).last_hidden_state[chosen_BT]
+            logits_MV, predicted_BT = token_logits(generator, hidden_MD), chosen_BT
             noise_loss = cross_entropy_sum(logits_MV, tokens_BT[chosen_BT])
         noised_BT = tokens_BT.clone()
         noised_BT[chosen_BT], _ = drawn_tokens(logits_MV, batch["token_uniforms_BT"][chosen_BT])
-        replaced_logit_BT = replaced_logits(model["main"], noised_BT)
+        replaced_logit_BT = replaced_logits(cast(Detector, model["main"]), noised_BT)
         loss_B = replaced_token_loss(
             replaced_logit_BT.float(), tokens_BT=tokens_BT, noised_BT=noised_BT, maskable_BT=maskable_BT
         )

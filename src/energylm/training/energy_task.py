@@ -35,7 +35,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # (B,) real and (B, M) noise energies
 
 def loss_of(objective: Objective, *, margin: float = PAPER_MARGIN) -> Loss:
     """The loss called `objective` in `registry.LOSSES`; the margin goes to those that take one."""
-    loss: Loss = LOSSES.get(objective)
+    loss: Callable[..., Tensor] = LOSSES.get(objective)
     return partial(loss, margin=margin) if takes_margin(objective) else loss
 
 

@@ -324,4 +324,5 @@ def _count_parameters(task: Task) -> int:
 def run_identity(task: Task, config: TrainingConfig) -> dict[str, Any]:
     """What must be equal for a run to continue."""
     training = {key: value for key, value in config.model_dump(mode="json").items() if key not in _FREE_SETTINGS}
-    return json.loads(json.dumps({"training": training, "task": dict(task.fingerprint)}))
+    identity: dict[str, Any] = json.loads(json.dumps({"training": training, "task": dict(task.fingerprint)}))
+    return identity

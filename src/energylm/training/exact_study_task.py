@@ -116,7 +116,8 @@ class ExactStudyTask:
                     f"{self.model.vocabulary_size}^{tokens_GT.shape[1]} sequences are too many to sum over"
                 )
             return {LIKELIHOOD: sequence_nll(read.energies(tokens_GT), read.log_partition)}
-        losses, replaced_GTV = {}, read.replaced_energies(tokens_GT)
+        losses: dict[str, Tensor] = {}
+        replaced_GTV = read.replaced_energies(tokens_GT)
         if PROJECTION in self.terms and self.teacher is not None:
             with torch.no_grad():
                 teacher_GTV = self.teacher.cloze_logits(tokens_GT)

@@ -11,9 +11,11 @@ Relations  `detector_task` gives the blocks; `energies.pooled` has the projectio
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 STRENGTH = 0.01  # C: a few hundred blocks of a few hundred features need a strong hand
@@ -29,14 +31,15 @@ def fit_projection(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -
     mean_D, spread_D = states_ND.mean(0), states_ND.std(0) + 1e-6
     fitted = LogisticRegression(C=STRENGTH, max_iter=1000).fit((states_ND - mean_D) / spread_D, is_machine_N)
     weight_D = fitted.coef_[0] / spread_D
-    model.head.weight.copy_(torch.from_numpy(weight_D)[None])
-    model.head.bias.fill_(float(fitted.intercept_[0] - weight_D @ mean_D))
+    head = cast(nn.Linear, model.head)
+    head.weight.copy_(torch.from_numpy(weight_D)[None])
+    head.bias.fill_(float(fitted.intercept_[0] - weight_D @ mean_D))
 
 
-def _pooled_states(model: nn.Module, tokens_BT: Tensor, lengths_B: Tensor) -> np.ndarray:
+def _pooled_states(model: nn.Module, tokens_BT: Tensor, lengths_B: Tensor) -> NDArray[np.float64]:
     """(B, D) what the projection sees, in float64."""
     seen: list[Tensor] = []
-    watch = model.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    watch = cast(nn.Linear, model.head).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     try:
         model(tokens_BT, lengths_B)
     finally:

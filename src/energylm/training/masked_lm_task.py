@@ -10,7 +10,7 @@ Relations  `objectives.masked_lm` is the masking, `language_model_task` the orde
 """
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +83,8 @@ class MaskedLMTask(LanguageModelTask):
         """The summed loss, right predictions and predictions of the chosen positions, each ()."""
         chosen_BT = batch["targets_BT"] != IGNORED
         targets_M = batch["targets_BT"][chosen_BT]
-        hidden_BTD = model.base_model(input_ids=batch["inputs_BT"]).last_hidden_state
-        logits_MV = token_logits(model, hidden_BTD[chosen_BT])
+        network = cast(MaskedLMNetwork, model)  # the one it was made with
+        hidden_BTD = network.base_model(input_ids=batch["inputs_BT"]).last_hidden_state
+        logits_MV = token_logits(network, hidden_BTD[chosen_BT])
         correct = (logits_MV.argmax(-1) == targets_M).sum()
         return cross_entropy_sum(logits_MV, targets_M), correct, chosen_BT.sum()

@@ -46,7 +46,8 @@ class Processes:
             ],
         )
         self.device = self.accelerator.device
-        self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
+        self.rank: int = self.accelerator.process_index
+        self.world: int = self.accelerator.num_processes
         expected = int(os.environ.get("WORLD_SIZE", "1"))
         if self.world != expected:
             raise ConfigError(
@@ -91,7 +92,8 @@ class Processes:
         if self.world == 1:
             return values
         # Between accelerators, only what lies on them travels.
-        return self.accelerator.reduce(values.to(self.device), reduction="sum").to(values.device)
+        total: Tensor = self.accelerator.reduce(values.to(self.device), reduction="sum")
+        return total.to(values.device)
 
     def all_names(self, names: Iterable[str]) -> list[str]:
         """The names that any process has, in one order for all of them."""
