@@ -101,8 +101,8 @@ def _from_plain(value: Any, hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, Record):
         return hint.from_json(value)
     if dataclasses.is_dataclass(hint):
-        hints, names = get_type_hints(hint), [field.name for field in dataclasses.fields(hint)]
-        return hint(**{name: _from_plain(value[name], hints[name]) for name in names})  # type: ignore[operator]
+        of_fields, names = get_type_hints(hint), [field.name for field in dataclasses.fields(hint)]
+        return hint(**{name: _from_plain(value[name], of_fields[name]) for name in names})  # type: ignore[operator]
     if hasattr(hint, "model_validate"):
         return hint.model_validate(value)
     if isinstance(hint, type) and hint.__module__ == "torch" and hint.__name__ == "Tensor":

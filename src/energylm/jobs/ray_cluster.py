@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from energylm.config.engine import EngineConfig
 from energylm.errors import ConfigError
@@ -34,7 +35,7 @@ def connected(config: EngineConfig) -> Iterator[None]:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     address = config.address or os.environ.get("RAY_ADDRESS")
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address is None:
             processors = max(os.cpu_count() or 1, (config.workers or 1) * threads_of(config))
