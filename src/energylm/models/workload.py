@@ -5,9 +5,9 @@
 `compute` counts products only, to compare families at equal compute; small networks are not bound by these. So here the
 element-wise work is counted as bytes that pass through memory, and what is too small for either as operations. The
 constants below say how much of each a layer does; how fast a kind of work really is, relative to a machine's rates, is
-measured (`pipelines.plan_factors`).
+measured (`verbs/recipes/plan_factors.json`).
 
-Relations  `pipelines.plan_steps` turns the steps of a recipe into such work; `pipelines.plan` turns it into time.
+Relations  the `cost` of each verb turns its options into such work; `verbs.recipes.plan_cost` turns it into time.
 """
 
 from collections.abc import Mapping
@@ -76,8 +76,8 @@ class Network:
             if isinstance(shape, BiLSTMShape):
                 return cls("bilstm", shape.layers, shape.width, 1, shape.embedding_width, vocabulary_size)
             return cls("linear", 0, 1, 1, 0, vocabulary_size)
-        shape = masked_preset_shape(preset, overrides)
-        return cls.of_shape(shape, vocabulary_size=vocabulary_size, bidirectional=True)
+        encoder = masked_preset_shape(preset, overrides)
+        return cls.of_shape(encoder, vocabulary_size=vocabulary_size, bidirectional=True)
 
     @property
     def parameters(self) -> int:
