@@ -101,7 +101,6 @@ def mcmc(folder: Path, made: Path) -> None:
 
 
 def grid(folder: Path, made: Path) -> None:
-    import energylm.pipelines.recipe_steps  # noqa: F401  kinds of steps that are no verbs yet
     from energylm.jobs.job import Job
     from energylm.verbs.recipes.grid import Grid
 
@@ -120,7 +119,6 @@ def grid(folder: Path, made: Path) -> None:
 
 
 def reproduce(folder: Path, made: Path) -> None:
-    import energylm.pipelines.recipe_steps  # noqa: F401  kinds of steps that are no verbs yet
     from energylm.jobs.artefacts import ArtefactStore
     from energylm.verbs.recipes.reproducing import reproduce as run_recipe
 

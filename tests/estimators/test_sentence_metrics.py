@@ -58,8 +58,8 @@ def test_a_constant_prediction_has_found_nothing():
 
 def test_median_and_spread():
     found = SeedMedian.of([61.0, 58.0, 70.0])
-    assert (found.value, found.lowest, found.highest, found.place) == (61, 58, 70, 0)
+    assert (found.value, found.lowest, found.highest, found.index) == (61, 58, 70, 0)
     assert found.deviation == pytest.approx(np.std([61, 58, 70], ddof=1))
     even = SeedMedian.of([4.0, 1.0, 2.0, 3.0])
-    assert even.value == 2.5 and even.values[even.place] == 2  # the lower of the two in the middle
+    assert even.value == 2.5 and even.values[even.index] == 2  # the lower of the two in the middle
     assert SeedMedian.of([5.0]).deviation is None

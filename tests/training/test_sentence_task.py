@@ -12,13 +12,14 @@ from torch.testing import assert_close
 from energylm.bundles.sentence_model import SentenceModel, sentence_logits
 from energylm.bundles.span_model import SpanModel
 from energylm.bundles.task_encoder import TaskEncoder
-from energylm.config.finetune import FinetuneConfig, SpanConfig
+from energylm.config.finetune import SpanConfig
 from energylm.data.formats.squad import Question
 from energylm.data.span_windows import NOWHERE
 from energylm.training.engine import train
 from energylm.training.seeding import seeded
 from energylm.training.sentence_task import LabelledTexts, SentenceTask, judged
 from energylm.training.span_task import SpanTask
+from energylm.verbs.cloze.finetune import Finetune
 
 WHO = ("the clerk", "a sailor", "our neighbour", "the old miller")
 DOES = ("counts", "mends", "remembers", "paints")
@@ -56,7 +57,7 @@ def sentence_task(model, *, save=lambda network, folder: None, task_class=Senten
 
 def settings(steps=40, **training):
     values = {"threads": 1, "optimizer": {"learning_rate": 5e-3}, "checkpoint": {"every_steps": 8}} | training
-    config = FinetuneConfig(task="sst2", data="unused", training={"steps": steps, "global_batch": 16, **values})
+    config = Finetune(task="sst2", data="unused", training={"steps": steps, "global_batch": 16, **values})
     return config.training_on(96, seed=0)
 
 

@@ -8,7 +8,7 @@ task's highest score.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,21 +34,19 @@ from energylm.errors import ConfigError, ModelError
 from energylm.models import sequence_classifier
 from energylm.models.sequence_classifier import SequenceClassifier
 from energylm.numerics.length_batches import length_batches
+from energylm.records import Record
 
 KIND = "sentence-model"
 TOKENS_AT_ONCE = 4096  # of padded inputs in one pass
 
 
 @dataclass(frozen=True)
-class SentencePrediction:
+class SentencePrediction(Record):
     """A class with the probabilities of all, by name; or a score."""
 
     label: str | None
     score: float | None
     probabilities: dict[str, float] | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 class SentenceModel:

@@ -9,7 +9,7 @@ little about the others. The folder also loads with transformers' `AutoModelForQ
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -39,6 +39,7 @@ from energylm.errors import ModelError
 from energylm.models import span_predictor
 from energylm.models.span_predictor import SpanPredictor
 from energylm.numerics.length_batches import length_batches
+from energylm.records import Record
 from energylm.search.span_beam import span_beam
 
 KIND = "span-model"
@@ -46,16 +47,13 @@ TOKENS_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
-class Answer:
+class SpanAnswer(Record):
     """The best span of the context, and the log-odds of "no answer"; `text` is empty where the model gives none."""
 
     text: str
     span: str
     log_prob: float
     no_answer_log_odds: float
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class SpanModel:
@@ -123,7 +121,7 @@ class SpanModel:
     def encode(self, questions: Sequence[Question]) -> SpanWindows:
         return span_windows(questions, self.encoder, self.config)
 
-    def answer(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
+    def answer(self, questions: Sequence[str], contexts: Sequence[str]) -> list[SpanAnswer]:
         """The answer to each question from its context."""
         asked = [
             Question(str(number), question, context, ())
@@ -131,7 +129,7 @@ class SpanModel:
         ]
         return self.answers(asked, self.encode(asked).windows)
 
-    def answers(self, questions: Sequence[Question], windows: Sequence[SpanWindow]) -> list[Answer]:
+    def answers(self, questions: Sequence[Question], windows: Sequence[SpanWindow]) -> list[SpanAnswer]:
         """The answer to each question from its windows, which stand in the order of the questions."""
         starts, ends, log_probs, odds = (value.tolist() for value in self._best_spans(windows))
         best: dict[int, int] = {}
@@ -146,7 +144,7 @@ class SpanModel:
             place = best[number]
             span = windows[place].text(question.context, starts[place], ends[place])
             silent = self.task == "squad2" and least_odds[number] > self.config.threshold
-            found.append(Answer("" if silent else span, span, log_probs[place], least_odds[number]))
+            found.append(SpanAnswer("" if silent else span, span, log_probs[place], least_odds[number]))
         return found
 
     @torch.no_grad()

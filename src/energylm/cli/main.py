@@ -1,4 +1,4 @@
-"""The program `energylm`: argv → pipeline. Light: nothing here or in its neighbours imports torch at load time.
+"""The program `energylm`: argv → verb. Light: nothing here or in its neighbours imports torch at load time.
 
 A user's mistake is one line on stderr and exit code 2; never a traceback.
 """
@@ -9,48 +9,13 @@ import io
 import json
 import os
 import sys
-from typing import Annotated, cast
+from typing import cast
 
-import typer
-
-from energylm import __version__
-from energylm.cli import (
-    finetune,
-)
-from energylm.cli.groups import is_declared, run_declared
+from energylm.cli.groups import INTERRUPTED, run
 from energylm.cli.waiting import set_waiting
 from energylm.errors import ConfigError, EnergyLMError
 
-INTERRUPTED = 130  # the exit code that Typer gives to Ctrl-C
 STDERR = 2  # its file descriptor
-
-app = typer.Typer(
-    name="energylm",
-    help="Energy-based models of text: train, measure, sample, rerank, detect.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    epilog="Start with [bold]energylm demo[/bold]. Every verb has --help with examples.",
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"energylm {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    pass
-
-
-app.command("finetune")(finetune.finetune)
 
 
 def main() -> None:
@@ -58,11 +23,8 @@ def main() -> None:
     set_waiting()
     try:
         _refuse_unreadable_arguments()
-        if is_declared(sys.argv[1:]):
-            _register_unconverted(sys.argv[1:])
-            run_declared(sys.argv[1:])
-            sys.exit(0)
-        app()
+        run(sys.argv[1:])
+        sys.exit(0)
     except EnergyLMError as error:
         _leave(str(error), error.exit_code)
     except OSError as error:
@@ -76,12 +38,6 @@ def main() -> None:
             _leave("; ".join(["interrupted", *_notes(leaving)]), INTERRUPTED)
         _flush_stdout()
         raise
-
-
-def _register_unconverted(arguments: list[str]) -> None:
-    """TO BE DELETED WITH `pipelines.recipe_steps`: kinds of steps that are no verbs yet."""
-    if arguments[0] in ("grid", "plan", "reproduce") and not {"--help", "-h"} & set(arguments):
-        import energylm.pipelines.recipe_steps  # noqa: F401
 
 
 def _leave(message: str, exit_code: int) -> None:

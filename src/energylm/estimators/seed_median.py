@@ -1,14 +1,16 @@
 """The median over seeds, and how far these lie apart: models may differ by their seed alone (clark2020 app. D)."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
+from energylm.records import Record
+
 
 @dataclass(frozen=True)
-class SeedMedian:
+class SeedMedian(Record):
     """`deviation` is the sample standard deviation, None for a single seed."""
 
     value: float
@@ -17,15 +19,18 @@ class SeedMedian:
     deviation: float | None
     values: tuple[float, ...]  # by seed
 
+    computed = ("spread",)
+
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
         deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
         return cls(float(np.median(values)), min(values), max(values), deviation, tuple(map(float, values)))
 
     @property
-    def place(self) -> int:
+    def spread(self) -> str:
+        return f"{self.lowest:.1f}–{self.highest:.1f}"
+
+    @property
+    def index(self) -> int:
         """Which seed is the median, or the lower of the two in the middle."""
         return int(np.argsort(self.values, kind="stable")[(len(self.values) - 1) // 2])
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"values": list(self.values)}

@@ -33,6 +33,7 @@ VERBS: dict[str, str] = {
     "pretrain two-tower": "cloze.pretrain:PretrainTwoTower",
     "score": "cloze.score:Score",
     "rerank": "cloze.rerank:Rerank",
+    "finetune": "cloze.finetune:Finetune",
     "evaluate blimp": "cloze.evaluate:EvaluateBlimp",
     "negatives": "joint.negatives:MakeNegatives",
     "energy train": "joint.train_energy:TrainEnergy",
@@ -59,6 +60,7 @@ VERBS: dict[str, str] = {
     "study export": "apps.study.verbs:StudyExport",
 }
 STEPS_ONLY: dict[str, str] = {
+    "finetune-summary": "cloze.finetune:FinetuneSummary",
     "pretrain-costs": "cloze.pretrain_costs:PretrainCosts",
     "sampled-text": "joint.analyses:SampledText",
     "repetitions": "joint.analyses:Repetitions",

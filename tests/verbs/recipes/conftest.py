@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 
-import energylm.pipelines.recipe_steps  # noqa: F401  kinds of steps that are no verbs yet
-
 
 @dataclass
 class Done:

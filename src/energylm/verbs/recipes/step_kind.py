@@ -64,18 +64,14 @@ class VerbStep:
         return self.verb.checked(located(values)).cost(around)
 
 
-# TO BE DELETED WHEN EMPTY: kinds of steps that are no verbs yet. `pipelines.recipe_steps` fills it.
-UNCONVERTED: dict[str, StepKind] = {}
-
-
 def step_kind(name: str) -> StepKind:
     """The kind of step that a name of the table of verbs stands for; a `KeyError` where there is none."""
-    return UNCONVERTED[name] if name in UNCONVERTED else VerbStep(verb_class(name))
+    return VerbStep(verb_class(name))
 
 
 def step_kinds() -> list[str]:
     """Every name that `make` of a step may have."""
-    return sorted({*VERBS, *STEPS_ONLY, *UNCONVERTED})
+    return sorted({*VERBS, *STEPS_ONLY})
 
 
 def located(values: Any) -> Any:

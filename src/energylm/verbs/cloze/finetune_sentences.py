@@ -11,7 +11,7 @@ from torch import nn
 
 from energylm.bundles.sentence_model import SentenceModel, SentencePrediction, sentence_logits
 from energylm.bundles.task_encoder import TaskEncoder
-from energylm.config.finetune import CLASSIFICATION, REGRESSION, FinetuneConfig
+from energylm.config.finetune import CLASSIFICATION, REGRESSION
 from energylm.data.examples import Example, held_out, random_part
 from energylm.data.glue import read_examples, task_files
 from energylm.errors import DataError
@@ -19,23 +19,24 @@ from energylm.estimators.sentence_metrics import METRICS
 from energylm.files import sha256_of_json
 from energylm.models.parity import count_parameters
 from energylm.models.sequence_classifier import SequenceClassifier
-from energylm.pipelines.finetune_work import JudgedModel
 from energylm.training.sentence_task import LabelledTexts, SentenceTask
+from energylm.verbs.cloze.finetune import Finetune
+from energylm.verbs.cloze.finetune_data import JudgedModel
 
 
-def sentence_files(config: FinetuneConfig) -> tuple[list[Path], list[Path]]:
+def sentence_files(config: Finetune) -> tuple[list[Path], list[Path]]:
     """The files of training and evaluation examples: those that are named, else those of the folder."""
     train, evaluation = list(map(Path, config.train)), list(map(Path, config.evaluation))
     if config.data is None or (train and evaluation):
         return train, evaluation
-    found = task_files(config.task, config.data)
-    return train or found[0], evaluation or found[1]
+    published = task_files(config.task, config.data)
+    return train or published[0], evaluation or published[1]
 
 
-class SentenceWork:
-    """`finetune_work.Work`."""
+class SentenceData:
+    """`finetune_data.TaskData`."""
 
-    def __init__(self, config: FinetuneConfig) -> None:
+    def __init__(self, config: Finetune) -> None:
         self.config, self.about = config, config.about
         train, self.evaluation = self._read()
         valid: list[Example] = []
@@ -54,7 +55,7 @@ class SentenceWork:
         self.identity: dict[str, Any] = {
             "task": config.task,
             "examples": {
-                name: sha256_of_json([[one.first, one.second, one.label] for one in part])
+                name: sha256_of_json([[example.first, example.second, example.label] for example in part])
                 for name, part in parts.items()
             },
             "max_tokens": model.max_tokens,
@@ -82,11 +83,11 @@ class SentenceWork:
         assert isinstance(network, SequenceClassifier)
         logits_NC = sentence_logits(network, self.judged.texts)
         predictions = model.predictions(logits_NC)
-        gold_N = np.array([one.label for one in self.evaluation])
-        told_N = np.array([self._number(one) for one in predictions])
+        gold_N = np.array([example.label for example in self.evaluation])
+        told_N = np.array([self._number(prediction) for prediction in predictions])
         lines = [
-            {"index": place, "gold": self._shown(example.label), **told.to_json()}
-            for place, (example, told) in enumerate(zip(self.evaluation, predictions, strict=True))
+            {"index": index, "gold": self._shown(example.label), **_filled(prediction)}
+            for index, (example, prediction) in enumerate(zip(self.evaluation, predictions, strict=True))
         ]
         rows = [f"{line['index']}\t{line.get('label', line.get('score'))}" for line in lines]
         metrics = {name: METRICS[name](gold_N, told_N) for name in self.about.metrics}
@@ -103,7 +104,7 @@ class SentenceWork:
     def _refuse_one_class(self, train: Sequence[Example]) -> None:
         if self.about.kind != CLASSIFICATION:
             return
-        counts = Counter(one.label for one in train)
+        counts = Counter(example.label for example in train)
         if len(counts) < 2:
             [only] = counts
             raise DataError(
@@ -112,21 +113,21 @@ class SentenceWork:
             )
 
     def _encoded(self, model: SentenceModel, examples: Sequence[Example], part: str) -> LabelledTexts:
-        texts = model.encode([one.first for one in examples], [one.second for one in examples])
+        texts = model.encode([example.first for example in examples], [example.second for example in examples])
         if texts.cut:
             self.notes.append(
                 f"{texts.cut:,} of {len(texts):,} {part} texts were cut to {model.max_tokens} tokens, the longest has "
                 f"{texts.longest:,}"
             )
-        labels_N = torch.tensor([one.label for one in examples])
+        labels_N = torch.tensor([example.label for example in examples])
         return LabelledTexts(texts, labels_N / self.about.highest if self.about.kind == REGRESSION else labels_N.long())
 
     def _baseline(self, train: Sequence[Example]) -> dict[str, float]:
         """Of the most frequent class, whatever the text."""
         if self.about.kind != CLASSIFICATION:
             return {}
-        gold_N = np.array([one.label for one in self.evaluation])
-        [(most_frequent, _)] = Counter(one.label for one in train).most_common(1)
+        gold_N = np.array([example.label for example in self.evaluation])
+        [(most_frequent, _)] = Counter(example.label for example in train).most_common(1)
         return {name: METRICS[name](gold_N, np.full_like(gold_N, most_frequent)) for name in self.about.metrics}
 
     def _number(self, prediction: SentencePrediction) -> float:
@@ -136,3 +137,8 @@ class SentenceWork:
 
     def _shown(self, label: float) -> str | float:
         return label if self.about.kind == REGRESSION else self.about.labels[int(label)]
+
+
+def _filled(prediction: SentencePrediction) -> dict[str, Any]:
+    """What the prediction has: a class with probabilities, or a score."""
+    return {name: value for name, value in prediction.to_json().items() if value is not None}

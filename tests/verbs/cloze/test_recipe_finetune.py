@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from energylm.jobs.artefacts import ArtefactStore
-from energylm.pipelines.recipe_steps import STEP_KINDS
+from energylm.verbs.cloze.finetune import Finetune
 from energylm.verbs.recipes.recipe import load_recipe
 from energylm.verbs.recipes.recipe_plan import plan_recipe
 from energylm.verbs.recipes.reproducing import reproduce
@@ -72,13 +72,16 @@ def test_both_tables_share_their_steps(recipe_file, tmp_path):
     done = reproduce(recipe_file("table4"), scale="mini", output=tmp_path / "out4", store=store)
     found = done.steps["cola_electric"].result
     assert (
-        found["metric"] == "mcc" and found["trained_on"] == 12 and found["judged_on"] == 24 and "–" in found["spread"]
+        found["metric"] == "mcc"
+        and (found["sizes"]["training"], found["sizes"]["evaluation"]) == (12, 24)
+        and "–" in found["medians"]["mcc"]["spread"]
     )
-    assert done.steps["rte_mlm"].result["trained_on"] == 60
+    assert done.steps["rte_mlm"].result["sizes"]["training"] == 60
     # One encoder stands for all siblings here: what one made, the others find.
     assert len({done.steps[f"cola_{name}"].key for name in SIBLINGS}) == 1
-    average = done.steps["average"].result["electra"]
-    scores = [done.steps[f"{task}_electra"].result["score"] for task in TASKS]
+    average = done.steps["average"].result["models"]["electra"]
+    results = [done.steps[f"{task}_electra"].result for task in TASKS]
+    scores = [result["medians"][result["metric"]]["value"] for result in results]
     assert average["mean"] == pytest.approx(sum(scores) / 4) and average["tasks"] == 4
     assert average["lowest"] <= average["highest"]
     assert all(claim.verdict != "cannot be told" for claim in done.claims)
@@ -119,4 +122,4 @@ def test_the_recipes_start_from_the_siblings_and_know_the_whole_benchmark():
     assert len(made) == 10 * len(SIBLINGS) and all(paper[name].config["seeds"] == 10 for name in made)
     for name, step in {**mini, **paper}.items():
         if step.make == "finetune":
-            STEP_KINDS["finetune"].config_class.checked(step.config, origin=name)
+            Finetune.checked(step.config, origin=name)

@@ -1,4 +1,4 @@
-"""What a fine-tuning run works on, whatever the task: the contract that sentence and span tasks keep."""
+"""The data of a fine-tuning run, whatever the task: the contract that sentence and span tasks keep."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,8 +22,8 @@ class JudgedModel:
     parts: dict[str, dict[str, float]] = field(default_factory=dict)  # metrics of kinds of examples
 
 
-class Work(Protocol):
-    """Read and encoded once, for all seeds."""
+class TaskData(Protocol):
+    """Read and encoded once, for all seeds. `task` and `judge` take what `build` gave."""
 
     train_size: int  # what an epoch goes through: examples or windows
     sizes: dict[str, int]  # for people: examples by part
@@ -36,6 +36,6 @@ class Work(Protocol):
         """The encoder under a new head, whose weights come from torch's global generator."""
         ...
 
-    def task(self, model: FinetunedModel, *, seed: int, **options: Any) -> Task: ...
+    def task(self, model: Any, *, seed: int, **options: Any) -> Task: ...
 
-    def judge(self, model: FinetunedModel, network: nn.Module) -> JudgedModel: ...
+    def judge(self, model: Any, network: nn.Module) -> JudgedModel: ...

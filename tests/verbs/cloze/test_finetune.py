@@ -8,10 +8,12 @@ from transformers import AutoModelForSequenceClassification
 
 from energylm.bundles.sentence_model import SentenceModel
 from energylm.bundles.span_model import SpanModel
-from energylm.config.finetune import TASKS, FinetuneConfig
+from energylm.config.finetune import TASKS
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
+from energylm.jobs.job import Job
 from energylm.models import sequence_classifier
-from energylm.pipelines.finetune import finetune, plan_finetune
+from energylm.verbs.cloze.finetune import Finetune
+from energylm.verbs.cloze.finetune_report import FinetuneResult
 
 TRAINING = {"threads": 1, "global_batch": 8, "optimizer": {"learning_rate": 5e-3}}
 WHO, DOES = ("the clerk", "a sailor", "our neighbour", "the old miller"), ("counts", "mends", "remembers", "paints")
@@ -49,35 +51,38 @@ def data(tmp_path):
 
 
 def config(data, bert_folder, **values):
-    return FinetuneConfig.checked(
+    return Finetune.checked(
         {"task": "sst2", "data": str(data), "init": str(bert_folder), "seeds": 2, "training": TRAINING} | values
     )
 
 
 def test_the_settings_of_the_paper_are_the_defaults(tmp_path):
-    chosen = FinetuneConfig(task="mrpc", data=str(tmp_path))
+    chosen = Finetune(task="mrpc", data=str(tmp_path))
     training = chosen.training_on(3668, seed=4)
     assert (training.optimizer.learning_rate, training.optimizer.layer_decay) == (1e-4, 0.8)
     assert (training.global_batch, training.schedule.kind, training.seed) == (32, "linear", 4)
     assert (training.steps, training.warmup_steps) == (344, 34)  # 3 epochs, the first tenth of the steps
     assert training.optimizer.weight_decay == 0 and training.validation.every_steps is None
-    assert FinetuneConfig(task="mnli", data=".").training_on(392_702, seed=0).warmup_steps == 3681  # no ceiling
+    assert Finetune(task="mnli", data=".").training_on(392_702, seed=0).warmup_steps == 3681  # no ceiling
     epochs = {name: task.epochs for name, task in TASKS.items()}
     assert [name for name, count in epochs.items() if count == 10] == ["sts", "rte"]
     assert {epochs["squad1"], epochs["squad2"]} == {2} and epochs["cola"] == epochs["mnli"] == 3
     first = {name: task.metrics[0] for name, task in TASKS.items()}
     assert first.pop("cola") == "mcc" and first.pop("sts") == "spearman"
     assert {first.pop("squad1"), first.pop("squad2")} == {"exact_match"} and set(first.values()) == {"accuracy"}
-    other = FinetuneConfig(task="rte", data=".", training={"optimizer": {"layer_decay": 1.0}, "steps": 7})
+    other = Finetune(task="rte", data=".", training={"optimizer": {"layer_decay": 1.0}, "steps": 7})
     assert other.training_on(100, seed=0).steps == 7 and other.training.optimizer.learning_rate == 1e-4
 
 
 def test_medians_models_and_predictions(data, bert_folder, tmp_path):
     chosen = config(data, bert_folder, epochs=8)
-    run = finetune(chosen, output=tmp_path / "run")
+    run = chosen.run(Job(output=tmp_path / "run"))
     assert run.metric == "accuracy" and run.medians["accuracy"].value == 100 and len(run.seeds) == 2
     assert run.sizes == {"training": 64, "validation": 0, "evaluation": 24} and run.baseline["accuracy"] < 80
     assert json.loads((tmp_path / "run" / "results.json").read_text()) and run.report.is_file()
+    saved = json.loads((tmp_path / "run" / "finetune.json").read_text())
+    assert saved == run.to_json() and FinetuneResult.from_json(saved).table == run.table
+    assert saved["steps"] == 64 and saved["seconds"] == sum(seed.seconds for seed in run.seeds)
     for seed in (0, 1):
         folder = tmp_path / "run" / f"seed-{seed}"
         lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
@@ -91,16 +96,16 @@ def test_medians_models_and_predictions(data, bert_folder, tmp_path):
     network = AutoModelForSequenceClassification.from_pretrained(run.model)
     assert network.config.id2label == {0: "negative", 1: "positive"}
     weights = (tmp_path / "run" / "seed-0" / "model" / "model.safetensors").read_bytes()
-    again = finetune(chosen, output=tmp_path / "run")
+    again = chosen.run(Job(output=tmp_path / "run"))
     assert again.medians == run.medians
     assert (tmp_path / "run" / "seed-0" / "model" / "model.safetensors").read_bytes() == weights
     with pytest.raises(CheckpointError, match="other settings"):
-        finetune(config(data, bert_folder, epochs=9), output=tmp_path / "run")
+        config(data, bert_folder, epochs=9).run(Job(output=tmp_path / "run"))
 
 
 def test_validation_takes_training_examples_and_leaves_the_evaluation_alone(data, bert_folder, tmp_path):
     training = TRAINING | {"validation": {"every_steps": 4}}
-    run = finetune(config(data, bert_folder, epochs=1, seeds=1, training=training), output=tmp_path / "run")
+    run = config(data, bert_folder, epochs=1, seeds=1, training=training).run(Job(output=tmp_path / "run"))
     assert run.sizes == {"training": 58, "validation": 6, "evaluation": 24}
     assert "validation_loss" in (tmp_path / "run" / "seed-0" / "journal.jsonl").read_text()
 
@@ -108,7 +113,7 @@ def test_validation_takes_training_examples_and_leaves_the_evaluation_alone(data
 @pytest.mark.parametrize("kind", ["electric", "masked"])
 def test_encoders_that_were_pretrained_here(kind, data, electric_folder, masked_folder, tmp_path):
     folder = {"electric": electric_folder, "masked": masked_folder}[kind]
-    run = finetune(config(data, folder, epochs=1, seeds=1, style="spoken"), output=tmp_path / "run")
+    run = config(data, folder, epochs=1, seeds=1, style="spoken").run(Job(output=tmp_path / "run"))
     model = SentenceModel.from_pretrained(run.model)
     assert model.network.config.pooling == "mean"  # its tokenizer has no [CLS] of its own
     assert model.predict(["A sailor mends 7 boats!"]) == model.predict(["a SAILOR mends boats"])  # words alone are read
@@ -119,7 +124,7 @@ def test_spans(bert_folder, tmp_path):
         squad(tmp_path / name, misplaced=name.startswith("train"))
     chosen = config(tmp_path, bert_folder, task="squad2", seeds=1, spans={"hidden_width": 16})
     chosen = chosen.model_copy(update={"training": chosen.training.model_copy(update={"steps": 4})})
-    run = finetune(chosen, output=tmp_path / "run")
+    run = chosen.run(Job(output=tmp_path / "run"))
     assert run.notes == [
         "1 of 3 training questions left out, whose answers do not stand at their offsets: b",
     ]
@@ -133,7 +138,7 @@ def test_spans(bert_folder, tmp_path):
 
 
 def test_the_plan_says_what_is_cut_and_writes_nothing(data, bert_folder, tmp_path):
-    said = plan_finetune(config(data, bert_folder, max_tokens=9), output=tmp_path / "run")
+    said = config(data, bert_folder, max_tokens=9).check(Job(output=tmp_path / "run"))
     assert "24 steps of 8 a seed; examples: 64 training, 24 evaluation" in said
     assert "of 64 training texts were cut to 9 tokens, the longest has" in said
     assert "seed 1 would train" in said and not (tmp_path / "run").exists()
@@ -141,17 +146,17 @@ def test_the_plan_says_what_is_cut_and_writes_nothing(data, bert_folder, tmp_pat
 
 def test_refusals(data, bert_folder, model_folder, tmp_path):
     with pytest.raises(ModelError, match="is a causal language model"):
-        finetune(config(data, model_folder), output=tmp_path / "run")
+        config(data, model_folder).run(Job(output=tmp_path / "run"))
     (data / "train.tsv").write_text("sentence\tlabel\nfine\t1\ngood\t1\n")
     with pytest.raises(DataError, match="all 2 training examples of sst2 are 'positive'"):
-        finetune(config(data, bert_folder), output=tmp_path / "run")
+        config(data, bert_folder).run(Job(output=tmp_path / "run"))
     with pytest.raises(ConfigError, match="no data came"):
-        FinetuneConfig.checked({"task": "cola"})
+        Finetune.checked({"task": "cola"})
     with pytest.raises(ConfigError, match="style must be written"):
-        FinetuneConfig.checked({"task": "squad1", "data": ".", "style": "spoken"})
+        Finetune.checked({"task": "squad1", "data": ".", "style": "spoken"})
     squad(tmp_path / "train-v1.1.json")
     squad(tmp_path / "dev-v1.1.json")
     with pytest.raises(DataError, match="some questions have no answer, which squad1 does not know"):
-        finetune(config(tmp_path, bert_folder, task="squad1"), output=tmp_path / "run")
+        config(tmp_path, bert_folder, task="squad1").run(Job(output=tmp_path / "run"))
     with pytest.raises(DataError, match=r"train-v2\.0\.json does not exist"):
-        finetune(config(tmp_path, bert_folder, task="squad2"), output=tmp_path / "run")
+        config(tmp_path, bert_folder, task="squad2").run(Job(output=tmp_path / "run"))

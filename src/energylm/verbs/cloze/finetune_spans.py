@@ -9,7 +9,6 @@ from torch import nn
 
 from energylm.bundles.span_model import SpanModel
 from energylm.bundles.task_encoder import TaskEncoder
-from energylm.config.finetune import FinetuneConfig
 from energylm.data.examples import held_out, random_part
 from energylm.data.formats.squad import Question, read_squad
 from energylm.data.span_windows import NOWHERE, SpanWindow
@@ -17,8 +16,9 @@ from energylm.errors import DataError
 from energylm.estimators.squad_metrics import Answered, by_answerability, squad_metrics
 from energylm.files import sha256_of_json
 from energylm.models.parity import count_parameters
-from energylm.pipelines.finetune_work import JudgedModel
 from energylm.training.span_task import SpanTask
+from energylm.verbs.cloze.finetune import Finetune
+from energylm.verbs.cloze.finetune_data import JudgedModel
 
 SHOWN = 3  # identifiers of questions that are left out
 FILES = {
@@ -27,16 +27,16 @@ FILES = {
 }
 
 
-def span_files(config: FinetuneConfig) -> tuple[list[Path], list[Path]]:
+def span_files(config: Finetune) -> tuple[list[Path], list[Path]]:
     """The files of training and evaluation questions: those that are named, else those of the folder."""
     train, evaluation = (Path(config.data or ".") / name for name in FILES[config.task])
     return list(map(Path, config.train)) or [train], list(map(Path, config.evaluation)) or [evaluation]
 
 
-class SpanWork:
-    """`finetune_work.Work`."""
+class SpanData:
+    """`finetune_data.TaskData`."""
 
-    def __init__(self, config: FinetuneConfig) -> None:
+    def __init__(self, config: Finetune) -> None:
         self.config, self.has_unanswerable = config, config.task == "squad2"
         self.notes: list[str] = []
         train, self.evaluation = self._read()
@@ -61,7 +61,7 @@ class SpanWork:
         self.identity: dict[str, Any] = {
             "task": config.task,
             "questions": {
-                name: sha256_of_json([[one.question, one.context, one.answers] for one in part])
+                name: sha256_of_json([[asked.question, asked.context, asked.answers] for asked in part])
                 for name, part in parts.items()
             },
             "max_tokens": model.max_tokens,
@@ -102,18 +102,18 @@ class SpanWork:
 
     def _read(self) -> tuple[list[Question], list[Question]]:
         config = self.config
-        train, evaluation = ([one for path in files for one in _read(path)] for files in span_files(config))
-        if not self.has_unanswerable and any(not one.answers for one in (*train, *evaluation)):
+        train, evaluation = ([asked for path in files for asked in _read(path)] for files in span_files(config))
+        if not self.has_unanswerable and any(not asked.answers for asked in (*train, *evaluation)):
             raise DataError("some questions have no answer, which squad1 does not know; take the task squad2")
-        misplaced = [one for one in train if one.is_misplaced]
+        misplaced = [asked for asked in train if asked.is_misplaced]
         if misplaced:
-            named = ", ".join(one.identifier for one in misplaced[:SHOWN])
+            named = ", ".join(asked.identifier for asked in misplaced[:SHOWN])
             more = "" if len(misplaced) <= SHOWN else f" and {len(misplaced) - SHOWN:,} more"
             self.notes.append(
                 f"{len(misplaced):,} of {len(train):,} training questions left out, whose answers do not stand at "
                 f"their offsets: {named}{more}"
             )
-            train = [one for one in train if not one.is_misplaced]
+            train = [asked for asked in train if not asked.is_misplaced]
         if not train or not evaluation:
             raise DataError(f"{config.task}: no question is left to learn from, or none to judge")
         return (
@@ -124,24 +124,24 @@ class SpanWork:
     def _windows(
         self, model: SpanModel, questions: Sequence[Question], part: str, *, taught: bool = False
     ) -> list[SpanWindow]:
-        found = model.encode(questions)
-        if found.split_contexts:
+        encoded = model.encode(questions)
+        if encoded.split_contexts:
             self.notes.append(
-                f"{found.split_contexts:,} of {len(questions):,} {part} contexts are longer than the model's "
+                f"{encoded.split_contexts:,} of {len(questions):,} {part} contexts are longer than the model's "
                 f"{model.max_tokens} tokens and were read in several windows"
             )
-        if found.cut_questions:
+        if encoded.cut_questions:
             cut_to = self.config.spans.question_tokens
-            self.notes.append(f"{found.cut_questions:,} {part} questions were cut to {cut_to} tokens")
+            self.notes.append(f"{encoded.cut_questions:,} {part} questions were cut to {cut_to} tokens")
         if taught and not self.has_unanswerable:
-            return [window for window in found.windows if window.start != NOWHERE]
-        return found.windows
+            return [window for window in encoded.windows if window.start != NOWHERE]
+        return encoded.windows
 
     def _baseline(self) -> dict[str, float]:
         """Of no answer at all, whatever the question."""
         if not self.has_unanswerable:
             return {}
-        silent = [Answered("", [text for text, _ in one.answers], 0.0) for one in self.evaluation]
+        silent = [Answered("", [text for text, _ in asked.answers], 0.0) for asked in self.evaluation]
         return squad_metrics(silent)
 
 
