@@ -37,7 +37,7 @@ from energylm.config.sampling import Truncation
 from energylm.contracts import Decoder
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import DataError, ModelError
-from energylm.estimators.perplexity import Perplexity, perplexity
+from energylm.estimators.perplexity import PerplexityEstimate, perplexity
 from energylm.files import sha256_of_file
 from energylm.models.causal import CausalLanguageModel, reversed_within
 from energylm.progress import Progress, say
@@ -215,7 +215,7 @@ class LanguageModel:
             )
         return scores
 
-    def perplexity(self, texts: Texts, *, prefix_tokens: int = 0, eos: bool = False) -> Perplexity:
+    def perplexity(self, texts: Texts, *, prefix_tokens: int = 0, eos: bool = False) -> PerplexityEstimate:
         """Perplexity per token over all `texts` together, with its standard error, bits per byte and convention."""
         texts = as_list(texts)
         of_ids = not any(isinstance(text, str) for text in texts)
@@ -224,7 +224,7 @@ class LanguageModel:
             convention=self.convention(prefix_tokens=prefix_tokens, eos=eos, of_ids=of_ids),
         )
 
-    def perplexity_of(self, scores: Sequence[SequenceScore], *, convention: str) -> Perplexity:
+    def perplexity_of(self, scores: Sequence[SequenceScore], *, convention: str) -> PerplexityEstimate:
         return perplexity(
             torch.tensor([score.log_prob for score in scores], dtype=torch.float64),
             torch.tensor([score.tokens for score in scores]),

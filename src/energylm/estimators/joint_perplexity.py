@@ -25,7 +25,7 @@ from torch import Tensor
 
 from energylm.config.sampling import CONFIDENCE
 from energylm.estimators.log_partition import COLUMNS, LogPartition
-from energylm.estimators.perplexity import Perplexity, perplexity
+from energylm.estimators.perplexity import PerplexityEstimate, perplexity
 from energylm.estimators.sampler_certificate import CertifiedPerplexity, certified_perplexity
 from energylm.records import Record
 
@@ -39,14 +39,13 @@ class EffectiveSamples(Record):
     n: int
 
 
-
 @dataclass(frozen=True)
 class JointPerplexity(Record):
     """Of B texts. `lower` and `upper` are the ends of the joint model's interval."""
 
-    base: Perplexity
-    optimistic: Perplexity  # the lower end, with its standard error
-    pessimistic: Perplexity  # the upper end
+    base: PerplexityEstimate
+    optimistic: PerplexityEstimate  # the lower end, with its standard error
+    pessimistic: PerplexityEstimate  # the upper end
     certified: CertifiedPerplexity  # of the sampler
     log_partition: LogPartition
     lm_log_prob: Tensor  # (B,) log P_LM(x | c)
@@ -112,7 +111,6 @@ class JointPerplexity(Record):
         )
 
 
-
 def joint_perplexity(
     lm_log_prob_B: Tensor,
     energy_B: Tensor,
@@ -129,7 +127,7 @@ def joint_perplexity(
     `confidence`."""
     unnormalised_B = lm_log_prob_B.double() - energy_B.double()
 
-    def of(log_prob_B: Tensor) -> Perplexity:
+    def of(log_prob_B: Tensor) -> PerplexityEstimate:
         return perplexity(log_prob_B, tokens_B, bytes_B, convention=convention)
 
     return JointPerplexity(

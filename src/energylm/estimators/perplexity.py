@@ -20,7 +20,7 @@ from energylm.records import Record
 
 
 @dataclass(frozen=True)
-class Perplexity(Record):
+class PerplexityEstimate(Record):
     value: float
     standard_error: float | None  # of `value`; None for a single sequence
     nats_per_token: float
@@ -40,8 +40,9 @@ class Perplexity(Record):
         )
 
 
-
-def perplexity(log_prob_B: Tensor, tokens_B: Tensor, bytes_B: Tensor | None = None, *, convention: str) -> Perplexity:
+def perplexity(
+    log_prob_B: Tensor, tokens_B: Tensor, bytes_B: Tensor | None = None, *, convention: str
+) -> PerplexityEstimate:
     """Perplexity from the log-probability, the number of scored tokens and (where known) the bytes of each sequence.
 
     `convention` says what was scored: span, tokenizer, start and end tokens.
@@ -60,7 +61,7 @@ def perplexity(log_prob_B: Tensor, tokens_B: Tensor, bytes_B: Tensor | None = No
         variance = float((residual_B**2).sum()) / (sequences - 1) / sequences / (tokens / sequences) ** 2
         standard_error = value * math.sqrt(variance)
     total_bytes = None if bytes_B is None else int(bytes_B.sum())
-    return Perplexity(
+    return PerplexityEstimate(
         value=value,
         standard_error=standard_error,
         nats_per_token=nats_per_token,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from energylm.estimators.log_partition import LogPartition
-from energylm.estimators.perplexity import Perplexity, perplexity
+from energylm.estimators.perplexity import PerplexityEstimate, perplexity
 from energylm.records import Record
 
 
@@ -26,10 +26,10 @@ class PositionPerplexity(Record):
     """One entry a position: the position in the text (counted from 1), perplexities with errors over contexts."""
 
     positions: tuple[int, ...]
-    base: tuple[Perplexity, ...]
-    optimistic: tuple[Perplexity, ...]
-    pessimistic: tuple[Perplexity, ...]
-    last_exact: Perplexity  # of the last position, by enumerating the vocabulary
+    base: tuple[PerplexityEstimate, ...]
+    optimistic: tuple[PerplexityEstimate, ...]
+    pessimistic: tuple[PerplexityEstimate, ...]
+    last_exact: PerplexityEstimate  # of the last position, by enumerating the vocabulary
     sampling_error: tuple[float, ...]  # one standard error of what other samples would have given
     median_ess: tuple[float, ...]
     n: int
@@ -74,7 +74,6 @@ class PositionPerplexity(Record):
         return self.base[-1].value - self.last_exact.value
 
 
-
 def position_perplexity(
     lm_log_prob_BT: Tensor,
     lower_log_prob_BT: Tensor,
@@ -88,10 +87,10 @@ def position_perplexity(
 ) -> PositionPerplexity:
     """From the step-wise log-probabilities of B texts at T positions, the first of which is `first_position`."""
 
-    def of(log_prob_B: Tensor) -> Perplexity:
+    def of(log_prob_B: Tensor) -> PerplexityEstimate:
         return perplexity(log_prob_B, torch.ones_like(log_prob_B), convention=convention)
 
-    def by_position(log_prob_BT: Tensor) -> tuple[Perplexity, ...]:
+    def by_position(log_prob_BT: Tensor) -> tuple[PerplexityEstimate, ...]:
         return tuple(of(column_B) for column_B in log_prob_BT.double().unbind(1))
 
     optimistic = by_position(upper_log_prob_BT)  # the higher probability is the lower perplexity

@@ -34,12 +34,12 @@ from torch import Tensor
 
 from energylm.config.sampling import CONFIDENCE
 from energylm.errors import ConfigError
-from energylm.estimators.perplexity import Perplexity, perplexity
+from energylm.estimators.perplexity import PerplexityEstimate, perplexity
 from energylm.numerics.importance import leave_one_out_log_sum
 
 
 @dataclass(frozen=True)
-class CertifiedPerplexity(Perplexity):
+class CertifiedPerplexity(PerplexityEstimate):
     """Of the sampler. `value` is an upper bound in expectation over pools; `bound` is one with `confidence`."""
 
     confidence: float

@@ -24,8 +24,7 @@ from energylm.bundles.weights_identity import model_identity
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.errors import VocabularyMismatch
 from energylm.estimators.joint_perplexity import JointPerplexity
-from energylm.estimators.perplexity import Perplexity as MeasuredPerplexity
-from energylm.estimators.perplexity import perplexity
+from energylm.estimators.perplexity import PerplexityEstimate, perplexity
 from energylm.estimators.position_perplexity import PositionPerplexity
 from energylm.files import folder_lock
 from energylm.jobs.engine import Engine, Pool, open_engine
@@ -105,7 +104,7 @@ def _refuse_other_tokens(path: str, base: "PreTrainedTokenizerFast", *, name: st
 
 def measure_lm(
     engine: Engine, path: str, windows: Windows, verb: Perplexity, *, what: str, output: Path | None
-) -> tuple[MeasuredPerplexity, str]:
+) -> tuple[PerplexityEstimate, str]:
     """Perplexity of a language model alone, and its name."""
     job = {
         "task": "scores",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from energylm.estimators.joint_perplexity import JointPerplexity
-from energylm.estimators.perplexity import Perplexity
+from energylm.estimators.perplexity import PerplexityEstimate
 from energylm.estimators.position_perplexity import PositionPerplexity
 from energylm.records import LOCAL, Record
 from energylm.report.plots import LinePlot, Series
@@ -35,8 +35,8 @@ class PerplexityResult(Record):
 
     windows: str  # which they were, in words
     name: str  # of the base
-    base: Perplexity
-    baselines: dict[str, Perplexity]  # ralm, balm
+    base: PerplexityEstimate
+    baselines: dict[str, PerplexityEstimate]  # ralm, balm
     joint: JointPerplexity | None = None
     by_samples: tuple[JointPerplexity, ...] = ()
     by_position: PositionPerplexity | None = None
@@ -81,7 +81,9 @@ class PerplexityResult(Record):
         return sections
 
 
-def perplexity_table(base: Perplexity, joint: JointPerplexity | None, baselines: Mapping[str, Perplexity]) -> Table:
+def perplexity_table(
+    base: PerplexityEstimate, joint: JointPerplexity | None, baselines: Mapping[str, PerplexityEstimate]
+) -> Table:
     """All models in one table; an interval has an upper end, and so has the certificate: its bound with confidence."""
     rows = [_row(BASE, base), *(_row(name.upper(), measured) for name, measured in baselines.items())]
     if joint is not None:
@@ -131,7 +133,9 @@ def positions_plot(result: PositionPerplexity) -> LinePlot:
     return LinePlot(series, x_label="position", y_label="perplexity gained on the base")
 
 
-def _row(name: str, lower: Perplexity, *, upper: tuple[float | None, float | None] = (None, None)) -> list[Cell]:
+def _row(
+    name: str, lower: PerplexityEstimate, *, upper: tuple[float | None, float | None] = (None, None)
+) -> list[Cell]:
     """`upper` is the upper end, as perplexity and in bits per byte."""
     return [
         name,

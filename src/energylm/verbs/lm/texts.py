@@ -10,7 +10,7 @@ from energylm.bundles.text_results import SequenceScore
 from energylm.data.source_windows import even_windows
 from energylm.data.text_files import existing, read_texts, read_whole
 from energylm.errors import DataError
-from energylm.estimators.perplexity import Perplexity
+from energylm.estimators.perplexity import PerplexityEstimate
 from energylm.jobs.job import Job
 from energylm.progress import progress
 from energylm.records import Record
@@ -22,7 +22,7 @@ TEXTS_AT_ONCE = 64  # scored together, so that results appear while the rest is 
 
 @dataclass(frozen=True)
 class LMScores(Record):
-    perplexity: Perplexity  # of all together
+    perplexity: PerplexityEstimate  # of all together
     scores: list[SequenceScore]  # in the order of the file
 
     def summary(self) -> str:

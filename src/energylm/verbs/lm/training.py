@@ -24,7 +24,7 @@ from energylm.data.corpus import Corpus
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.data.windows import Windows
 from energylm.errors import ConfigError, ModelError, VocabularyMismatch
-from energylm.estimators.perplexity import Perplexity
+from energylm.estimators.perplexity import PerplexityEstimate
 from energylm.models.causal import CausalLanguageModel
 from energylm.models.parity import count_parameters, width_for
 from energylm.models.presets import build_network
@@ -40,8 +40,8 @@ from energylm.verbs.lm.train import TrainLM
 class LMRun(TrainedRun):
     """What came of it. Perplexities are None where nothing was validated."""
 
-    final_perplexity: Perplexity | None  # after the last step
-    best_perplexity: Perplexity | None  # of the saved weights
+    final_perplexity: PerplexityEstimate | None  # after the last step
+    best_perplexity: PerplexityEstimate | None  # of the saved weights
 
 
 @dataclass(frozen=True)
@@ -188,11 +188,11 @@ def _save(network: nn.Module, folder: Path, *, verb: TrainLM, corpus: Corpus) ->
 
 def _perplexity(
     validation: dict[str, float], verb: TrainLM, corpus: Corpus, task: LanguageModelTask
-) -> Perplexity | None:
+) -> PerplexityEstimate | None:
     if not validation:
         return None
     nats, windows = validation["loss"], len(task.validated_windows)
-    return Perplexity(
+    return PerplexityEstimate(
         value=math.exp(nats) if nats < 700 else math.inf,
         standard_error=None,
         nats_per_token=nats,
