@@ -38,7 +38,7 @@ class Decoder(Protocol):
 
 
 @runtime_checkable
-class LanguageModel(Protocol):
+class CausalModel(Protocol):
     """Normalised: P(x | c) = Π_t P(x_t | c, x_<t). Works on token ids; folders and text are `bundles/`' concern."""
 
     @property
@@ -80,7 +80,7 @@ class ContinuationEnergy(Energy, Protocol):
 
 
 @runtime_checkable
-class MaskedLanguageModel(Protocol):
+class MaskedModel(Protocol):
     """Conditionals of hidden tokens given those around them; they need not belong to any joint distribution.
 
     Sequences hold text only: what frames them ([CLS] … [SEP]) is the model's own business.

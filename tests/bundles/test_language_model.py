@@ -10,7 +10,7 @@ import torch
 from energylm import LanguageModel
 from energylm.bundles.text_results import SampledTexts
 from energylm.config.sampling import Truncation
-from energylm.contracts import LanguageModel as Contract
+from energylm.contracts import CausalModel as Contract
 from energylm.data.tokenizer import train_tokenizer
 from energylm.errors import DataError, ModelError, VocabularyMismatch
 from energylm.models.causal import CausalLanguageModel

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from energylm.contracts import MaskedLanguageModel
+from energylm.contracts import MaskedModel
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.errors import ModelError
 from energylm.models import bilstm_context
@@ -68,7 +68,7 @@ def test_the_joining_layer_sees_both_sides_together(context_network) -> None:
 
 def test_it_is_a_masked_language_model(context_network) -> None:
     network = context_network()
-    assert isinstance(network, MaskedLanguageModel)
+    assert isinstance(network, MaskedModel)
     tokens_RT, lengths_R = torch.tensor([[0, 1, 2], [2, 1, 0], [1, 0, 0]]), torch.tensor([3, 2, 1])
     terms_RT = MaskedLMEnergy(network, kind="raw").terms(tokens_RT, lengths_R)
     for row, length in enumerate(lengths_R.tolist()):

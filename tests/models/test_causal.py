@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from energylm.contracts import LanguageModel
+from energylm.contracts import CausalModel
 from energylm.errors import DataError, ModelError, VocabularyMismatch
 from energylm.models import causal
 from energylm.models.causal import CausalLanguageModel, reversed_within
@@ -49,7 +49,7 @@ def test_probabilities_of_all_sequences_sum_to_one(direction, preset):
     model = make(direction, preset)
     tokens = enumerate_sequences(VOCABULARY, 4)
     lengths = torch.full((len(tokens),), 4)
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, CausalModel)
     assert float(model.token_log_probs(tokens, lengths).sum(1).exp().sum()) == pytest.approx(1, abs=1e-12)
     given = tokens[:, :2] if direction == "left-to-right" else tokens[:, 2:]
     rest = model.token_log_probs(tokens, lengths, first=2).sum(1).exp()

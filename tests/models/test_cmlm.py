@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 from transformers import AutoModelForSeq2SeqLM
 
-from energylm.contracts import MaskedLanguageModel
+from energylm.contracts import MaskedModel
 from energylm.errors import DataError, ModelError, VocabularyMismatch
 from energylm.models import contexts
 from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM, register
@@ -48,7 +48,7 @@ def masked_logits(model: ConditionalMaskedNetwork = MODEL, tokens_RT: torch.Tens
 
 def test_a_hidden_token_never_leaks_and_every_other_token_is_seen() -> None:
     """Other tokens at the hidden positions change nothing, not a bit; a visible token, of whichever side, does."""
-    assert isinstance(MODEL, MaskedLanguageModel)
+    assert isinstance(MODEL, MaskedModel)
     before_NV = masked_logits()
     other_RT = torch.where(HIDDEN_RT, (TOKENS_RT - 3 + 5) % (V - 3) + 3, TOKENS_RT)
     assert (other_RT != TOKENS_RT).sum() == HIDDEN_RT.sum()

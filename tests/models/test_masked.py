@@ -18,7 +18,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from energylm.contracts import MaskedLanguageModel
+from energylm.contracts import MaskedModel
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.models import contexts
 from energylm.models.masked import MaskedNetwork
@@ -62,7 +62,7 @@ def test_logits_of_hidden_positions_are_those_of_each_copy_read_alone(
 ) -> None:
     network = network_of(family)
     model = MaskedNetwork(network, mask_token_id=MASK, prefix=(3,), suffix=(4, 5))
-    assert isinstance(model, MaskedLanguageModel)
+    assert isinstance(model, MaskedModel)
     monkeypatch.setattr(contexts, "CPU_ACTIVATION_BYTES", 16 * 16 * 20)  # 20 tokens at once: several micro-batches
     generator = torch.Generator().manual_seed(1)
     tokens_RT = torch.randint(6, V, (5, 7), generator=generator)

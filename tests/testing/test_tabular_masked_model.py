@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from energylm.contracts import MaskedLanguageModel
+from energylm.contracts import MaskedModel
 from energylm.testing import TabularMaskedModel
 
 
 def test_logits_depend_on_what_is_seen_only() -> None:
     model = TabularMaskedModel.random(3, 3, seed=0, sources=2)
-    assert isinstance(model, MaskedLanguageModel)
+    assert isinstance(model, MaskedModel)
     tokens_RT = torch.tensor([[0, 1, 2], [0, 2, 2]])
     hidden_RT = torch.tensor([[False, True, False]] * 2)
     logits_NV = model.masked_logits(tokens_RT, torch.tensor([3, 3]), hidden_RT)

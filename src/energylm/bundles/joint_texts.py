@@ -1,6 +1,6 @@
 """Texts as a joint model takes them: strings or ids, cut into what is given and what follows.
 
-A language model with a tokenizer (`bundles.LanguageModel`) takes both; any other `contracts.LanguageModel` takes ids
+A language model with a tokenizer (`bundles.LanguageModel`) takes both; any other `contracts.CausalModel` takes ids
 only. The start token that stands before a string is read by the language model alone: an energy judges the text.
 """
 
@@ -46,7 +46,7 @@ def longest_read(texts: Sequence[CutText], *, max_new_tokens: int | None) -> int
 
 
 class JointTexts:
-    def __init__(self, lm: contracts.LanguageModel) -> None:
+    def __init__(self, lm: contracts.CausalModel) -> None:
         self._lm = lm
         self._codec = lm.codec if isinstance(lm, LanguageModel) else None
 
@@ -118,7 +118,7 @@ class JointTexts:
             )
 
 
-def lm_token_log_probs(lm: contracts.LanguageModel, texts: Sequence[CutText]) -> Tensor:
+def lm_token_log_probs(lm: contracts.CausalModel, texts: Sequence[CutText]) -> Tensor:
     """(B, T) float64: log P_LM of each scored token, 0 past the end. The contexts of one call are equally long."""
     given = len(texts[0].context.lm)
     rows = [torch.tensor([*text.context.lm, *text.continuation]) for text in texts]

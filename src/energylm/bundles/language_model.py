@@ -45,7 +45,7 @@ from energylm.samplers.continuations import MEMORY_BUDGET_BYTES, sample_continua
 
 
 class LanguageModel:
-    """`contracts.LanguageModel` that also reads and writes text and folders."""
+    """`contracts.CausalModel` that also reads and writes text and folders."""
 
     def __init__(
         self,

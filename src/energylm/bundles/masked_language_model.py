@@ -38,7 +38,7 @@ KIND, CONDITIONAL_KIND = "masked-lm", "conditional-masked-lm"
 
 
 class MaskedLanguageModel:
-    """`contracts.MaskedLanguageModel` that also reads and writes text. The network is in evaluation mode."""
+    """`contracts.MaskedModel` that also reads and writes text. The network is in evaluation mode."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ WITHIN = "within"  # `NegativesSettings.documents`: windows that cross none, so 
 CALIBRATION_ERROR = 0.5  # of the scale itself: its 95 % interval then reaches 0
 
 
-def meet(energy: contracts.Energy, lm: contracts.LanguageModel) -> contracts.Energy:
+def meet(energy: contracts.Energy, lm: contracts.CausalModel) -> contracts.Energy:
     """The energy as a function of the language model's token ids; an error where there is no such thing."""
     _check_parts(energy, lm)
     if getattr(getattr(lm, "model", lm), "direction", LEFT_TO_RIGHT) != LEFT_TO_RIGHT:
@@ -37,7 +37,7 @@ def meet(energy: contracts.Energy, lm: contracts.LanguageModel) -> contracts.Ene
     return energy
 
 
-def caution_about(energy: contracts.Energy, lm: contracts.LanguageModel) -> str | None:
+def caution_about(energy: contracts.Energy, lm: contracts.CausalModel) -> str | None:
     """Reasons to doubt every number that this pair gives, in words; None if there are none."""
     sources = _sources(energy)
     reasons = _other_writer(sources, lm), _no_log_ratio(energy, sources), calibration_caution(energy)
@@ -83,12 +83,12 @@ def calibration_caution(energy: contracts.Energy) -> str | None:
     )
 
 
-def _check_parts(energy: contracts.Energy, lm: contracts.LanguageModel) -> None:
+def _check_parts(energy: contracts.Energy, lm: contracts.CausalModel) -> None:
     """A class, a function, a name or None in the place of a model is told at once, not at its first use."""
-    if isinstance(lm, type) or not isinstance(lm, contracts.LanguageModel):
+    if isinstance(lm, type) or not isinstance(lm, contracts.CausalModel):
         raise ModelError(
             f"the language model of a joint model is no {_what(lm)}; give LanguageModel.from_pretrained(…), wrap your "
-            "network in energylm.LanguageModel, or satisfy contracts.LanguageModel"
+            "network in energylm.LanguageModel, or satisfy contracts.CausalModel"
         )
     if isinstance(energy, type) or not isinstance(energy, contracts.Energy):
         raise ModelError(
@@ -110,7 +110,7 @@ def _sources(energy: contracts.Energy) -> list[Mapping[str, Any]]:
     return [source for source in _provenance(energy).get("sources", []) if isinstance(source, Mapping)]
 
 
-def _other_writer(sources: Sequence[Mapping[str, Any]], lm: contracts.LanguageModel) -> str | None:
+def _other_writer(sources: Sequence[Mapping[str, Any]], lm: contracts.CausalModel) -> str | None:
     """An energy corrects the very weights that wrote its negatives: a doubt where these are others, or not known."""
     writers = [source["generator"] for source in sources]
     known = lm.weights_hashes if isinstance(lm, LanguageModel) else frozenset()

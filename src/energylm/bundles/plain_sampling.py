@@ -33,7 +33,7 @@ class DrawRequest:
 
 
 def draw_requests(
-    lm: contracts.LanguageModel, requests: Sequence[DrawRequest], *, progress: Progress | None = None
+    lm: contracts.CausalModel, requests: Sequence[DrawRequest], *, progress: Progress | None = None
 ) -> list[Continuations]:
     """The continuations of each request, (1, n, T)."""
     window = getattr(getattr(lm, "model", lm), "max_length", None)

@@ -12,7 +12,7 @@ KIND = "residual-model"
 LM_FOLDER, ENERGY_FOLDER = "language_model", "energy"
 
 
-def save_parts(lm: contracts.LanguageModel, energy: contracts.Energy, folder: str | Path) -> None:
+def save_parts(lm: contracts.CausalModel, energy: contracts.Energy, folder: str | Path) -> None:
     """Write both models; the folder appears whole or not at all."""
     if not isinstance(lm, LanguageModel) or not isinstance(energy, EnergyModel):
         raise ModelError(

@@ -24,7 +24,7 @@ class TokenAlternatives:
 
 @torch.no_grad()
 def token_alternatives(
-    lm: contracts.LanguageModel, contexts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]], *, k: int
+    lm: contracts.CausalModel, contexts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]], *, k: int
 ) -> list[TokenAlternatives]:
     """Of each continuation of its context; contexts and continuations have one token at least."""
     window = getattr(getattr(lm, "model", lm), "max_length", None)

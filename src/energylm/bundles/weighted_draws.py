@@ -27,7 +27,7 @@ TOKENS_AT_ONCE = 1 << 14  # of a micro-batch for an energy that makes none of it
 class WeightedDraws:
     def __init__(
         self,
-        lm: contracts.LanguageModel,
+        lm: contracts.CausalModel,
         energy: contracts.Energy,
         *,
         memory_budget_bytes: int = MEMORY_BUDGET_BYTES,

@@ -11,7 +11,7 @@ A sequence of T tokens needs T masked copies. The copies of all sequences go thr
 are known already (a proposal's masked pass gives that of the position it hid) are not computed again.
 
 Use it     as the target of `samplers.metropolis_hastings`; E_local also as a pseudo-log-likelihood score.
-Relations  `contracts.MaskedLanguageModel` supplies the logits: any ForMaskedLM, a conditional one, or a table;
+Relations  `contracts.MaskedModel` supplies the logits: any ForMaskedLM, a conditional one, or a table;
            `estimators.pseudo_log_likelihood` makes and packs the copies.
 """
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from energylm.config.mcmc import LOCAL, RAW, MaskedEnergyKind
-from energylm.contracts import MaskedLanguageModel
+from energylm.contracts import MaskedModel
 from energylm.errors import ConfigError
 from energylm.estimators.pseudo_log_likelihood import hidden_token_terms, log_probs_at
 
@@ -27,7 +27,7 @@ from energylm.estimators.pseudo_log_likelihood import hidden_token_terms, log_pr
 class MaskedLMEnergy:
     """`contracts.Energy`, and `samplers.chains.Target`. Energies are float64."""
 
-    def __init__(self, model: MaskedLanguageModel, *, kind: MaskedEnergyKind = LOCAL) -> None:
+    def __init__(self, model: MaskedModel, *, kind: MaskedEnergyKind = LOCAL) -> None:
         if kind not in (RAW, LOCAL):
             raise ConfigError(f"the energy of a masked model is {RAW!r} or {LOCAL!r}, came {kind!r}")
         self.model, self.kind = model, kind

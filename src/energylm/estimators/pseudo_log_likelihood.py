@@ -7,7 +7,7 @@ The second keeps a model from guessing a piece of a rare word from its other pie
 as it has tokens, each with something hidden; copies of all texts are packed by length into calls of a token budget, so
 that short and long texts fill the same matrix products and little is padded.
 
-Use it     with any `contracts.MaskedLanguageModel`; cloze models that need no mask do the same in one pass.
+Use it     with any `contracts.MaskedModel`; cloze models that need no mask do the same in one pass.
 Relations  its negative is the local energy of a masked language model (goyal2021 §6.2.4): `energies.masked_lm` takes
            its terms from here, those of the raw energy with another `term`.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from energylm.contracts import MaskedLanguageModel
+from energylm.contracts import MaskedModel
 from energylm.numerics.categorical import log_sum_exp
 
 TOKENS_A_CALL = 1 << 15  # several micro-batches of the network, so that the last, unfilled one matters little
@@ -32,7 +32,7 @@ def log_probs_at(logits_NV: Tensor, tokens_N: Tensor) -> Tensor:
 
 
 def token_pseudo_log_likelihoods(
-    model: MaskedLanguageModel,
+    model: MaskedModel,
     tokens_BT: Tensor,
     lengths_B: Tensor,
     *,
@@ -48,7 +48,7 @@ def token_pseudo_log_likelihoods(
 
 @torch.no_grad()
 def hidden_token_terms(
-    model: MaskedLanguageModel,
+    model: MaskedModel,
     tokens_BT: Tensor,
     lengths_B: Tensor,
     *,
@@ -84,7 +84,7 @@ def hidden_token_terms(
 
 
 def _logits_at(
-    model: MaskedLanguageModel,
+    model: MaskedModel,
     tokens_RT: Tensor,
     lengths_R: Tensor,
     place_R: Tensor,

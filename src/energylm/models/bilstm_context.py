@@ -133,7 +133,7 @@ class BiLSTMContext(PreTrainedModel):
     def masked_logits(
         self, tokens_RT: Tensor, lengths_R: Tensor, hidden_RT: Tensor, *, source_R: Tensor | None = None
     ) -> Tensor:
-        """`contracts.MaskedLanguageModel` for one hidden token a row, the only kind of context that it knows."""
+        """`contracts.MaskedModel` for one hidden token a row, the only kind of context that it knows."""
         if not bool((hidden_RT.sum(1) == 1).all()):
             raise ModelError("a BiLSTM-context model reads every token but one; hide exactly one token a row")
         place_R, tokens_RT = hidden_RT.long().argmax(1), tokens_RT.masked_fill(hidden_RT, 0)

@@ -7,7 +7,7 @@ Callers always see natural order. The context of a right-to-left model stands at
 tokens from the right. Sequences go through the network in micro-batches of similar length whose logits fit a budget.
 The model never writes a token of `forbidden_token_ids`: their probability is shared out among the others.
 
-Relations  `contracts.LanguageModel` is the promise kept here; `bundles.language_model` adds text and folders.
+Relations  `contracts.CausalModel` is the promise kept here; `bundles.language_model` adds text and folders.
 """
 
 import inspect
@@ -29,7 +29,7 @@ LOGITS_PER_REDUCTION = 1 << 22  # logsumexp needs a copy of what it reduces, so 
 
 
 class CausalLanguageModel:
-    """`contracts.LanguageModel` around a network that is in evaluation mode."""
+    """`contracts.CausalModel` around a network that is in evaluation mode."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ SOURCES_AT_ONCE = 256
 
 
 class ConditionalMaskedNetwork(MaskedNetwork):
-    """`contracts.MaskedLanguageModel`: `source_R` counts `sources`, which are lists of token ids."""
+    """`contracts.MaskedModel`: `source_R` counts `sources`, which are lists of token ids."""
 
     network: ConditionalMaskedLM
 

@@ -7,7 +7,7 @@ around every sequence here, read as context and never hidden. Only hidden positi
 in BERT's relatives through the last feed-forward: hooks hand just these on, so every family keeps its own code. Rows go
 through in micro-batches of similar length, whatever their number.
 
-Relations  `contracts.MaskedLanguageModel` is the promise kept here; `conditional_masked` keeps it for networks that
+Relations  `contracts.MaskedModel` is the promise kept here; `conditional_masked` keeps it for networks that
            read a source, `bundles.masked_language_model` adds text and folders, `energies.masked_lm` an energy.
 """
 
@@ -27,7 +27,7 @@ LIKE_BERT = ("bert", "roberta", "electra")  # same modules under the same names,
 
 
 class MaskedNetwork:
-    """`contracts.MaskedLanguageModel` around a ForMaskedLM network that is in evaluation mode.
+    """`contracts.MaskedModel` around a ForMaskedLM network that is in evaluation mode.
 
     `prefix` and `suffix` are the ids that the network expects before and after each sequence.
     """

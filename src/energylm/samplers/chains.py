@@ -15,7 +15,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from energylm.contracts import Choices, MaskedLanguageModel
+from energylm.contracts import Choices, MaskedModel
 
 Constraint = Callable[[Tensor, Tensor], Tensor]  # tokens (R, T), lengths (R,) → (R,) bool: may the chain be there?
 
@@ -43,7 +43,7 @@ class Target(Protocol):
     """An energy that is a sum of terms of single positions, each read off a masked model."""
 
     @property
-    def model(self) -> MaskedLanguageModel: ...
+    def model(self) -> MaskedModel: ...
 
     def energies(
         self,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from energylm.contracts import Choices, MaskedLanguageModel
+from energylm.contracts import Choices, MaskedModel
 from energylm.samplers.chains import ChainState, Constraint, StepInfo
 from energylm.samplers.masked_proposal import MaskedProposal
 
@@ -24,7 +24,7 @@ from energylm.samplers.masked_proposal import MaskedProposal
 class DegenerateGibbs:
     """The state's energies are NaN: `chains.with_energies` fills them in when they are wanted."""
 
-    model: MaskedLanguageModel
+    model: MaskedModel
     proposal: MaskedProposal
     constraint: Constraint | None = None
 

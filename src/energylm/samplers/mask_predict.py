@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from energylm.contracts import MaskedLanguageModel
+from energylm.contracts import MaskedModel
 from energylm.numerics.categorical import log_sum_exp
 
 
@@ -41,7 +41,7 @@ class PredictionState:
 class MaskPredict:
     """`allowed_V` marks the tokens that may be predicted."""
 
-    model: MaskedLanguageModel
+    model: MaskedModel
     allowed_V: Tensor
     iterations: int = 10
 

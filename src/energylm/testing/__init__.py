@@ -1,8 +1,8 @@
 """A test kit for energies, estimators and samplers: tiny languages where every expectation is a sum.
 
 `enumeration`             every sequence over a tiny vocabulary
-`tabular_language_model`  P(x_t | x_<t) from a table, behind `contracts.LanguageModel`
-`tabular_masked_model`    logits of hidden tokens from a table, behind `contracts.MaskedLanguageModel`
+`tabular_language_model`  P(x_t | x_<t) from a table, behind `contracts.CausalModel`
+`tabular_masked_model`    logits of hidden tokens from a table, behind `contracts.MaskedModel`
 `tabular_energy`          E(x) from a table, behind `contracts.Energy`
 `exact`, `proposals`      exact distributions, partition functions, next-token conditionals, truncated proposals
 `choices`, `transitions`  every random path of a sampler's own code; exact transition matrices; stationarity

@@ -4,7 +4,7 @@
     Z(c)     = Σ_x P_LM(x | c) exp(−E(c, x))                     P_joint(x | c) = P_LM(x | c) exp(−E(c, x)) / Z(c)
     P(x_t = v | x_<t) = Σ_{x continues x_<t v} P(x) / Σ_{x continues x_<t} P(x)         Deng et al. 2020, eq. 1, 2, 5
 
-Works on anything that satisfies `contracts.LanguageModel` and `contracts.Energy` with a vocabulary small enough to
+Works on anything that satisfies `contracts.CausalModel` and `contracts.Energy` with a vocabulary small enough to
 enumerate: tables, and tiny networks of your own.
 
 Relations  `proposals` truncates these; `statistics` compares samples with them.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energylm.contracts import Energy, LanguageModel
+from energylm.contracts import CausalModel, Energy
 from energylm.testing.enumeration import enumerate_sequences, index_of, sequence_lengths
 
 
@@ -60,9 +60,7 @@ class ExactDistribution:
         return torch.stack([log_prob_A[token_A == v].logsumexp(0) for v in range(self.vocabulary_size)]) - log_total
 
 
-def exact_language_model(
-    model: LanguageModel, context: Sequence[int] = (), *, max_new_tokens: int
-) -> ExactDistribution:
+def exact_language_model(model: CausalModel, context: Sequence[int] = (), *, max_new_tokens: int) -> ExactDistribution:
     """Every continuation of `context` by `max_new_tokens` tokens (or up to EOS) and its probability under the model."""
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be at least 1, came {max_new_tokens}")
@@ -79,7 +77,7 @@ def exact_language_model(
 
 
 def exact_joint(
-    model: LanguageModel, energy: Energy, context: Sequence[int] = (), *, max_new_tokens: int
+    model: CausalModel, energy: Energy, context: Sequence[int] = (), *, max_new_tokens: int
 ) -> ExactDistribution:
     """The joint model's distribution of continuations of `context`, and its log-partition function."""
     base = exact_language_model(model, context, max_new_tokens=max_new_tokens)

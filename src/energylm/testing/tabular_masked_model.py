@@ -6,7 +6,7 @@ Hidden tokens count as one more symbol, so a sequence of T tokens has (V + 1)^T 
 different positions, or of different hidden sets, need not agree with any joint distribution: that of a real masked
 model need not either.
 
-Use it     wherever `contracts.MaskedLanguageModel` is asked for; with `energies.masked_lm` every energy is a sum over
+Use it     wherever `contracts.MaskedModel` is asked for; with `energies.masked_lm` every energy is a sum over
            an enumerable set, and `transitions` proves samplers on it.
 Relations  `tabular_language_model` is normalised; this is not, on purpose.
 """

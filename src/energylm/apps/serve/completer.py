@@ -139,7 +139,7 @@ def completion_response(task: CompletionTask, texts: Sequence[Written]) -> Compl
 class Completer:
     """A language model, alone or under an energy, that answers requests together. Not for several threads at once."""
 
-    def __init__(self, model: contracts.LanguageModel | ResidualModel, *, name: str) -> None:
+    def __init__(self, model: contracts.CausalModel | ResidualModel, *, name: str) -> None:
         self.joint = model if isinstance(model, ResidualModel) else None
         self.lm = model.lm if isinstance(model, ResidualModel) else model
         self.name = name
@@ -300,7 +300,7 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
 
 
 def token_log_probs(
-    lm: contracts.LanguageModel,
+    lm: contracts.CausalModel,
     texts: JointTexts,
     context: Context,
     tokens: list[int],
@@ -327,7 +327,7 @@ def _before(logprobs: LogProbs, end: int) -> LogProbs:
     return LogProbs(**{name: values[:count] for name, values in logprobs})
 
 
-def _named(lm: contracts.LanguageModel, likeliest: Sequence[tuple[int, float]]) -> dict[str, float]:
+def _named(lm: contracts.CausalModel, likeliest: Sequence[tuple[int, float]]) -> dict[str, float]:
     """Ids by what they write; of two that look the same the likelier stays."""
     names: dict[str, float] = {}
     for token, log_prob in likeliest:
@@ -335,7 +335,7 @@ def _named(lm: contracts.LanguageModel, likeliest: Sequence[tuple[int, float]]) 
     return names
 
 
-def _name(lm: contracts.LanguageModel, token: int) -> str:
+def _name(lm: contracts.CausalModel, token: int) -> str:
     """What a token writes; the name in the vocabulary of one that writes nothing by itself."""
     if not isinstance(lm, LanguageModel):
         return str(token)
