@@ -17,7 +17,7 @@ import psutil
 import pytest
 import ray.exceptions
 
-from energylm.cli.groups import run_declared
+from energylm.cli.groups import run
 from energylm.config.engine import EngineConfig
 from energylm.data.negatives import Negatives
 from energylm.errors import ConfigError, ModelError, WorkerLost
@@ -231,7 +231,7 @@ def test_without_the_extra_one_line_says_how_to_install_it(monkeypatch, model_fo
     monkeypatch.setitem(sys.modules, "ray", None)
     arguments = ["score", str(model_folder), str(tmp_path / "a.txt"), "--engine", "ray"]
     with pytest.raises(ConfigError) as refused:
-        run_declared(arguments)
+        run(arguments)
     assert refused.value.exit_code == 2
     assert str(refused.value) == ("--engine ray needs Ray, which is not installed; run: pip install 'energylm[ray]'")
 

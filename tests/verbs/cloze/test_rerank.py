@@ -276,3 +276,27 @@ def test_a_dry_run_finds_every_mistake_it_can(files, model_folder):
     assert good.check().startswith("would score 3 lists of")
     with pytest.raises(DataError, match="does not exist"):
         good.model_copy(update={"sets": (good.sets[0].model_copy(update={"lists": "none.json"}),)}).check()
+
+
+def test_settings_for_all_hold_where_a_scorer_has_none_of_its_own():
+    verb = Rerank.checked(
+        {
+            "model": "a",
+            "scorer": ["b"],
+            "scorers": [{"model": "c", "casing": "keep"}, "d"],
+            "casing": "lower",
+            "files": ["t1.json", "t2.json"],
+            "dev": "dev.json",
+            "references": ["r1", "r2"],
+        }
+    )
+    assert [(each.model, each.casing) for each in verb.all_scorers] == [
+        ("a", "lower"),
+        ("b", "lower"),
+        ("c", "keep"),  # teeth: its own, although that is the default
+        ("d", "lower"),
+    ]
+    assert [(each.lists, each.dev, each.references) for each in verb.all_sets] == [
+        ("t1.json", "dev.json", "r1"),
+        ("t2.json", "dev.json", "r2"),
+    ]
