@@ -2,17 +2,17 @@
 
 import random
 
-from energylm.bundles.request_groups import MOST_WASTE, Shape, groups
+from energylm.bundles.request_groups import MOST_WASTE, RequestShape, groups
 
 
 def test_by_hand():
     shapes = [
-        Shape(10, 8, 16),
-        Shape(90, 8, 10),  # would fit 100 alone, and with nobody who writes more
-        Shape(10, 16, 16),
-        Shape(10, 1, 16),  # 16 copies would be waste
-        Shape(10, 8, 40),  # so would 40 tokens for those who want 16
-        Shape(10, 8, 12),
+        RequestShape(10, 8, 16),
+        RequestShape(90, 8, 10),  # would fit 100 alone, and with nobody who writes more
+        RequestShape(10, 16, 16),
+        RequestShape(10, 1, 16),  # 16 copies would be waste
+        RequestShape(10, 8, 40),  # so would 40 tokens for those who want 16
+        RequestShape(10, 8, 12),
     ]
     assert groups(shapes, window=100) == [[2, 0, 5], [4], [1], [3]]
     assert groups(shapes, window=None) == [[2, 0, 5, 1], [4], [3]]
@@ -22,7 +22,9 @@ def test_by_hand():
 def test_everyone_is_in_one_group_that_suits_all():
     chooser = random.Random(0)
     for window in (None, 64, 200):
-        shapes = [Shape(chooser.randint(1, 60), chooser.randint(1, 64), chooser.randint(1, 64)) for _ in range(60)]
+        shapes = [
+            RequestShape(chooser.randint(1, 60), chooser.randint(1, 64), chooser.randint(1, 64)) for _ in range(60)
+        ]
         found = groups(shapes, window=window)
         assert sorted(place for group in found for place in group) == list(range(60))
         for group in found:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from energylm.cli.waiting import SLEEP, SPIN_SHORTLY, Load, choose_waiting, other_load
+from energylm.cli.waiting import SLEEP, SPIN_SHORTLY, OtherLoad, choose_waiting, other_load
 
 UNSET = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
 
@@ -15,12 +15,12 @@ UNSET = {name: value for name, value in os.environ.items() if not name.startswit
 @pytest.mark.parametrize(
     ("load", "threads", "processors", "chosen"),
     [
-        (Load(0, 0.3), 2, 2, {}),  # idle: spin as OpenMP does
-        (Load(1, 0.0), 2, 2, SLEEP),  # one busy process just started: two threads and it want two processors
-        (Load(0, 1.2), 2, 2, SPIN_SHORTLY),  # quiet now, busy within the last minute
-        (Load(1, 1.0), 4, 8, {}),  # bound to half of the machine: there is room for it elsewhere
-        (Load(5, 5.0), 4, 8, SLEEP),  # more than there is room for
-        (Load(9, 9.0), 1, 8, {}),  # one thread waits for nobody
+        (OtherLoad(0, 0.3), 2, 2, {}),  # idle: spin as OpenMP does
+        (OtherLoad(1, 0.0), 2, 2, SLEEP),  # one busy process just started: two threads and it want two processors
+        (OtherLoad(0, 1.2), 2, 2, SPIN_SHORTLY),  # quiet now, busy within the last minute
+        (OtherLoad(1, 1.0), 4, 8, {}),  # bound to half of the machine: there is room for it elsewhere
+        (OtherLoad(5, 5.0), 4, 8, SLEEP),  # more than there is room for
+        (OtherLoad(9, 9.0), 1, 8, {}),  # one thread waits for nobody
         (None, 2, 2, {}),  # unknown
     ],
 )
@@ -30,15 +30,15 @@ def test_the_choice(load, threads, processors, chosen):
 
 @pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "KMP_BLOCKTIME"])
 def test_what_the_user_set_is_left(name):
-    busy = {"load": Load(1, 1.0), "threads": 2, "processors": 2}
+    busy = {"load": OtherLoad(1, 1.0), "threads": 2, "processors": 2}
     assert choose_waiting({name: "1"}, **busy) == {}
     assert choose_waiting({name.lower(): "1"}, **busy) == SLEEP  # teeth: only these names count
 
 
 def test_the_load_of_others_by_hand():
     """Six tasks run, of which one reads the file."""
-    assert other_load("2.42 1.26 0.54 6/185 13676\n") == Load(5, 2.42)
-    assert other_load("0.00 0.00 0.00 0/185 13676\n") == Load(0, 0.0)
+    assert other_load("2.42 1.26 0.54 6/185 13676\n") == OtherLoad(5, 2.42)
+    assert other_load("0.00 0.00 0.00 0/185 13676\n") == OtherLoad(0, 0.0)
     assert other_load("not what was expected") is None
 
 

@@ -43,14 +43,14 @@ from energylm.data.tokenizer import end_token_id, load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.files import read_json
-from energylm.models.cloze_presets import Detector, replaced_logits
+from energylm.models.cloze_presets import DetectorNetwork, replaced_logits
 from energylm.models.contexts import tokens_at_once
 from energylm.models.two_tower import TwoTowerForCloze
 from energylm.numerics.length_batches import length_batches
 from energylm.objectives.electra import detector_log_prob
 
 ClozeKind = Literal["electric", "two-tower", "electra-tt"]
-ClozeNetwork = TokenEnergy | TwoTowerForCloze | Detector
+ClozeNetwork = TokenEnergy | TwoTowerForCloze | DetectorNetwork
 LoadedNetwork = TypeVar("LoadedNetwork", bound=PreTrainedModel)
 ELECTRIC: ClozeKind = "electric"
 TWO_TOWER: ClozeKind = "two-tower"
@@ -171,7 +171,7 @@ class ClozeModel:
         if self.kind == TWO_TOWER:
             return log_noise_RS
         assert self.noise_rate is not None  # the constructor refuses an electra-tt without
-        replaced_logit_RS = replaced_logits(cast(Detector, self.main), tokens_RS, mask_RS).float()
+        replaced_logit_RS = replaced_logits(cast(DetectorNetwork, self.main), tokens_RS, mask_RS).float()
         return detector_log_prob(replaced_logit_RS, log_noise_RS, rate=self.noise_rate)
 
     @property
@@ -220,7 +220,7 @@ def _load_two_tower(folder: Path, device: torch.device) -> TwoTowerForCloze:
     return _load_network(TwoTowerForCloze, folder, device)
 
 
-def _load_detector(folder: Path, device: torch.device) -> Detector:
+def _load_detector(folder: Path, device: torch.device) -> DetectorNetwork:
     check_files(folder)
     is_electra = read_json(folder / "config.json")["model_type"] == "electra"
     if is_electra:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from energylm import contracts
-from energylm.bundles.request_groups import Shape, groups
+from energylm.bundles.request_groups import RequestShape, groups
 from energylm.config.sampling import Truncation
 from energylm.progress import Progress
 from energylm.samplers.continuations import Continuations, sample_continuations
@@ -28,8 +28,8 @@ class DrawRequest:
     index: int = 0
 
     @property
-    def shape(self) -> Shape:
-        return Shape(len(self.context), self.n, self.max_new_tokens)
+    def shape(self) -> RequestShape:
+        return RequestShape(len(self.context), self.n, self.max_new_tokens)
 
 
 def draw_requests(

@@ -12,7 +12,7 @@ MOST_WASTE = 2  # times
 
 
 @dataclass(frozen=True)
-class Shape:
+class RequestShape:
     """What a request takes of the engine."""
 
     context_tokens: int
@@ -20,7 +20,7 @@ class Shape:
     max_new_tokens: int
 
 
-def groups(shapes: Sequence[Shape], *, window: int | None) -> list[list[int]]:
+def groups(shapes: Sequence[RequestShape], *, window: int | None) -> list[list[int]]:
     """Places of `shapes` in groups, the largest first. One that does not fit the window even alone is a group, too: it
     is the engine that says so."""
     order = sorted(range(len(shapes)), key=lambda place: (-shapes[place].n, -shapes[place].max_new_tokens, place))
@@ -35,7 +35,7 @@ def groups(shapes: Sequence[Shape], *, window: int | None) -> list[list[int]]:
     return found
 
 
-def _fits(members: Sequence[Shape], *, window: int | None) -> bool:
+def _fits(members: Sequence[RequestShape], *, window: int | None) -> bool:
     copies, limits = [one.n for one in members], [one.max_new_tokens for one in members]
     if max(copies) > MOST_WASTE * min(copies) or max(limits) > MOST_WASTE * min(limits):
         return False

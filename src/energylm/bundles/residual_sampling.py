@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from energylm.bundles.joint_texts import Context, JointTexts
-from energylm.bundles.request_groups import Shape, groups
+from energylm.bundles.request_groups import RequestShape, groups
 from energylm.bundles.residual_results import CandidatePool, JointSample
 from energylm.bundles.weighted_draws import WeightedDraws, ended_texts
 from energylm.config.generate import JointSampling
@@ -39,8 +39,8 @@ class PoolRequest:
     index: int = 0
 
     @property
-    def shape(self) -> Shape:
-        return Shape(len(self.context.lm), self.options.n, self.options.max_new_tokens)
+    def shape(self) -> RequestShape:
+        return RequestShape(len(self.context.lm), self.options.n, self.options.max_new_tokens)
 
 
 def sample_joint(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from energylm import contracts
-from energylm.bundles.request_groups import Shape, groups
+from energylm.bundles.request_groups import RequestShape, groups
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def token_alternatives(
 ) -> list[TokenAlternatives]:
     """Of each continuation of its context; contexts and continuations have one token at least."""
     window = getattr(getattr(lm, "model", lm), "max_length", None)
-    shapes = [Shape(len(context), 1, len(new)) for context, new in zip(contexts, continuations, strict=True)]
+    shapes = [RequestShape(len(context), 1, len(new)) for context, new in zip(contexts, continuations, strict=True)]
     found = [TokenAlternatives([], []) for _ in contexts]
     decoder = lm.decoder()
     for group in groups(shapes, window=window):

@@ -22,7 +22,7 @@ RECENT_LOAD = 0.5  # of one processor: less is the system's own
 
 
 @dataclass(frozen=True)
-class Load:
+class OtherLoad:
     """What else runs on the machine: tasks that want a processor now, and their mean number over the last minute."""
 
     running: int
@@ -30,7 +30,7 @@ class Load:
 
 
 def choose_waiting(
-    environment: Mapping[str, str], load: Load | None, *, threads: int, processors: int
+    environment: Mapping[str, str], load: OtherLoad | None, *, threads: int, processors: int
 ) -> dict[str, str]:
     """Variables to set so that `threads` threads on so many `processors` wait well; none where the user chose."""
     if load is None or threads == 1 or any(environment.get(name) for name in CHOSEN_BY_THE_USER):
@@ -43,11 +43,11 @@ def choose_waiting(
     return {}
 
 
-def other_load(text: str) -> Load | None:
+def other_load(text: str) -> OtherLoad | None:
     """Read `LOAD_FILE`'s text; one of the running tasks is this process itself."""
     try:
         of_last_minute, _, _, tasks, _ = text.split()
-        return Load(max(0, int(tasks.partition("/")[0]) - 1), float(of_last_minute))
+        return OtherLoad(max(0, int(tasks.partition("/")[0]) - 1), float(of_last_minute))
     except ValueError:
         return None
 

@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 
 from energylm.config.base import Config, merged
 
-Sharding = Literal["none", "fsdp"]
-NO_SHARDING: Sharding = "none"
-FSDP: Sharding = "fsdp"
+ShardingKind = Literal["none", "fsdp"]
+NO_SHARDING: ShardingKind = "none"
+FSDP: ShardingKind = "fsdp"
 
 PAPER_WARMUP_STEPS = 2000  # deng2020 table 4, all rows; bakhtin2019 table 11, the transformers
 
@@ -93,7 +93,7 @@ class TrainingConfig(Config):
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="Of forward and backward passes, where the device has it; weights keep their own."
     )
-    sharding: Sharding = Field(
+    sharding: ShardingKind = Field(
         NO_SHARDING,
         # Left out of dumps, so that what was made before the key existed keeps its hash.
         exclude_if=lambda value: value == NO_SHARDING,

@@ -33,7 +33,7 @@ _CODES = {split: code for code, split in enumerate(SPLITS)}
 
 
 @dataclass
-class Batch:
+class EncodedBatch:
     """Pieces of text in order: p is of split `codes[p]`, has `sizes[p]` bytes, ends a document if `lasts[p]`."""
 
     texts: list[str] = field(default_factory=list)
@@ -59,8 +59,8 @@ class PartReader:
         self._documents, self._part_bytes, self._split_of, self._cut = documents, part_bytes, split_of_text, cut
         self.documents_read = self.empty_documents = self.bytes = 0
 
-    def batches(self) -> Iterator[Batch]:
-        batch = Batch()
+    def batches(self) -> Iterator[EncodedBatch]:
+        batch = EncodedBatch()
         while self.bytes < self._part_bytes and (document := next(self._documents, None)) is not None:
             self.documents_read += 1
             for piece, split, last in self._pieces(document):
@@ -69,7 +69,7 @@ class PartReader:
                 batch.add(piece, split=split, size=size, last=last)
                 if batch.bytes >= BATCH_BYTES:
                     yield batch
-                    batch = Batch()
+                    batch = EncodedBatch()
         if batch.texts:
             yield batch
 
@@ -101,7 +101,7 @@ class Encoder:
         """Of the sampled characters, those that no token stands for."""
         return self._unread / self._sampled if self._sampled else 0.0
 
-    def write(self, batch: Batch, part: PartWriter) -> None:
+    def write(self, batch: EncodedBatch, part: PartWriter) -> None:
         self._check_reading(batch)
         tokens, lengths = self._encode(batch)
         give_back_freed_memory()
@@ -117,7 +117,7 @@ class Encoder:
         for code in np.unique(codes):
             part.write(SPLITS[code], tokens[np.repeat(codes == code, lengths)], ends[code])
 
-    def _check_reading(self, batch: Batch) -> None:
+    def _check_reading(self, batch: EncodedBatch) -> None:
         step = max(1, len(batch.texts) * PIECE_CHARACTERS // SAMPLE_CHARACTERS)
         sample = [text[:PIECE_CHARACTERS] for text in batch.texts[::step]]
         unread, total = unread_characters(self._tokenizer, sample, unknown_id=self._unknown_id)
@@ -129,7 +129,7 @@ class Encoder:
                 "train one"
             )
 
-    def _encode(self, batch: Batch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def _encode(self, batch: EncodedBatch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """All tokens of a batch, end-of-text included, and how many each piece has."""
         flat, lengths = array("I"), np.empty(len(batch.texts), dtype=np.int64)
         encodings = self._tokenizer.encode_batch_fast(batch.texts, add_special_tokens=False)

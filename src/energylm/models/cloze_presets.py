@@ -26,7 +26,7 @@ from energylm.config.pretrain import LocalTransformerShape
 from energylm.models.masked_presets import BERT_SPREAD, BERT_WIDTH, NetworkSizes, local_config
 from energylm.models.two_tower import TwoTowerConfig, TwoTowerForCloze
 
-Detector = ElectraForPreTraining | ModernBertForTokenClassification
+DetectorNetwork = ElectraForPreTraining | ModernBertForTokenClassification
 Generator = ElectraForMaskedLM | ModernBertForMaskedLM
 NORM_EPS = 1e-5  # RoBERTa's, as in `masked_presets`
 
@@ -43,7 +43,7 @@ def build_encoder(
 
 def build_detector(
     shape: TransformerShape, *, vocabulary_size: int, max_length: int, pad_token_id: int | None
-) -> Detector:
+) -> DetectorNetwork:
     """An encoder with a logit of "replaced" for every token: `replaced_logits`."""
     sizes: NetworkSizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
     if isinstance(shape, LocalTransformerShape):
@@ -63,7 +63,7 @@ def build_generator(
     return ElectraForMaskedLM(electra_config(shape, embedding_width=embedding_width, **sizes))
 
 
-def replaced_logits(detector: Detector, tokens_BT: Tensor, attention_mask_BT: Tensor | None = None) -> Tensor:
+def replaced_logits(detector: DetectorNetwork, tokens_BT: Tensor, attention_mask_BT: Tensor | None = None) -> Tensor:
     """(B, T) logits that a token was replaced."""
     logits: Tensor = detector(tokens_BT, attention_mask=attention_mask_BT).logits
     return logits[..., 0] if logits.ndim == 3 else logits

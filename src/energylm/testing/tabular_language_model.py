@@ -103,7 +103,7 @@ class TabularLanguageModel:
 
 
 @dataclass
-class Rows:
+class HistoryRows:
     """Where each row stands in the tree of histories."""
 
     history: Tensor  # (R,) the number of its history
@@ -120,19 +120,19 @@ class TabularDecoder:
     def vocabulary_size(self) -> int:
         return self._model.vocabulary_size
 
-    def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[Rows, Tensor]:
+    def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[HistoryRows, Tensor]:
         lengths_B = torch.tensor([len(context) for context in contexts], dtype=torch.int64)
         tokens_BT = torch.zeros(len(contexts), int(lengths_B.max()), dtype=torch.int64)
         for row, context in enumerate(contexts):
             tokens_BT[row, : len(context)] = torch.tensor(list(context), dtype=torch.int64)
-        prefix = Rows(history_index(tokens_BT, lengths_B, self.vocabulary_size), lengths_B)
+        prefix = HistoryRows(history_index(tokens_BT, lengths_B, self.vocabulary_size), lengths_B)
         return prefix, self._logits(prefix)
 
-    def fork(self, prefix: Rows, *, copies: int, max_new_tokens: int) -> Rows:
+    def fork(self, prefix: HistoryRows, *, copies: int, max_new_tokens: int) -> HistoryRows:
         self._model._check_fits(int(prefix.tokens.max()) + max_new_tokens)
-        return Rows(prefix.history.repeat_interleave(copies), prefix.tokens.repeat_interleave(copies))
+        return HistoryRows(prefix.history.repeat_interleave(copies), prefix.tokens.repeat_interleave(copies))
 
-    def step(self, state: Rows, tokens_R: Tensor) -> Tensor:
+    def step(self, state: HistoryRows, tokens_R: Tensor) -> Tensor:
         state.history = self.vocabulary_size * state.history + tokens_R + 1
         state.tokens = state.tokens + 1
         return self._logits(state)
@@ -140,6 +140,6 @@ class TabularDecoder:
     def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
         return 8 * (2 + max_new_tokens + self.vocabulary_size)
 
-    def _logits(self, rows: Rows) -> Tensor:
+    def _logits(self, rows: HistoryRows) -> Tensor:
         self._model._check_fits(int(rows.tokens.max()) + 1)
         return self._model.log_probs_HV[rows.history]

@@ -39,7 +39,7 @@ class Judged:
     noise: Tensor
 
 
-class Contrast(Protocol):
+class TokenContrast(Protocol):
     """How a family contrasts text with noise."""
 
     @property
@@ -65,7 +65,7 @@ class ContrastTask(LanguageModelTask):
         train_windows: WindowSource,
         valid_windows: WindowSource | None = None,
         *,
-        contrast: Contrast,
+        contrast: TokenContrast,
         noise_rate: float,
         contrast_weight: float,
         ordinary_V: Tensor,

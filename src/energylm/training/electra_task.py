@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from energylm.models.cloze_presets import Detector, Generator, replaced_logits
+from energylm.models.cloze_presets import DetectorNetwork, Generator, replaced_logits
 from energylm.models.masked_presets import token_logits
 from energylm.objectives.cross_entropy import IGNORED, cross_entropy_sum
 from energylm.objectives.electra import replaced_token_loss
@@ -52,7 +52,7 @@ class ElectraContrast:
             noise_loss = cross_entropy_sum(logits_MV, tokens_BT[chosen_BT])
         noised_BT = tokens_BT.clone()
         noised_BT[chosen_BT], _ = drawn_tokens(logits_MV, batch["token_uniforms_BT"][chosen_BT])
-        replaced_logit_BT = replaced_logits(cast(Detector, model["main"]), noised_BT)
+        replaced_logit_BT = replaced_logits(cast(DetectorNetwork, model["main"]), noised_BT)
         loss_B = replaced_token_loss(
             replaced_logit_BT.float(), tokens_BT=tokens_BT, noised_BT=noised_BT, maskable_BT=maskable_BT
         )

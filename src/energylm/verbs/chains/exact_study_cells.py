@@ -40,7 +40,7 @@ CELL_FILE, STUDY_FILE = "cell.json", "study.json"
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyCell:
     language: Language
     size: int | None
     objective: Objective
@@ -71,21 +71,21 @@ def size_name(size: int | None) -> str:
     return "all" if size is None else f"n{size}"
 
 
-def _cells(verb: ExactStudy) -> Iterator[Cell]:
+def _cells(verb: ExactStudy) -> Iterator[StudyCell]:
     for language in verb.languages:
         for seed in range(verb.seeds):
             if verb.has_teacher:
                 yield _teacher(verb, language, seed)
             for size in verb.sizes:
                 for objective in verb.objectives:
-                    yield Cell(language, size, objective, seed)
+                    yield StudyCell(language, size, objective, seed)
 
 
-def _teacher(verb: ExactStudy, language: Language, seed: int) -> Cell:
-    return Cell(language, verb.teacher_size, MASKED, seed, is_teacher=True)
+def _teacher(verb: ExactStudy, language: Language, seed: int) -> StudyCell:
+    return StudyCell(language, verb.teacher_size, MASKED, seed, is_teacher=True)
 
 
-def _make_cell(cell: Cell, verb: ExactStudy, output: Path) -> None:
+def _make_cell(cell: StudyCell, verb: ExactStudy, output: Path) -> None:
     folder, data = output / cell.folder_name, _data(cell, verb)
     with seeded(cell.seed, "initialisation"):
         network = BiLSTMContext(
@@ -146,7 +146,7 @@ class _Data:
     log_length_probs: dict[int, float]
 
 
-def _data(cell: Cell, verb: ExactStudy) -> _Data:
+def _data(cell: StudyCell, verb: ExactStudy) -> _Data:
     if cell.language == PHONEMES:
         words = _words(verb.max_length, cell.seed)
         sequences, vocabulary_size, entropy = _part_of_words(words, cell, verb), len(words.symbols), None
@@ -164,7 +164,7 @@ def _data(cell: Cell, verb: ExactStudy) -> _Data:
     return _Data(vocabulary_size, sequences[:kept], sequences[kept:], held_out, weights_N, entropy, log_length_probs)
 
 
-def _part_of_words(words: PhonemeWords, cell: Cell, verb: ExactStudy) -> Sequences:
+def _part_of_words(words: PhonemeWords, cell: StudyCell, verb: ExactStudy) -> Sequences:
     """The teacher has the first words, all others the next ones: it must not know what they learn from."""
     first = verb.teacher_size if verb.has_teacher and not cell.is_teacher else 0
     stop = len(words.train) if cell.size is None else first + cell.size
@@ -193,7 +193,7 @@ def _refuse_another_study(verb: ExactStudy, output: Path) -> None:
     write_json(output / STUDY_FILE, settings)
 
 
-def _result(verb: ExactStudy, numbers: Mapping[Cell, dict[str, Any]]) -> ExactStudyResult:
+def _result(verb: ExactStudy, numbers: Mapping[StudyCell, dict[str, Any]]) -> ExactStudyResult:
     """Cells by language, size and what was trained; the teacher stands beside every size."""
     names = [*verb.objectives, *([TEACHER] if verb.has_teacher else [])]
     table: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = {}

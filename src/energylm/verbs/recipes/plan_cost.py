@@ -32,7 +32,7 @@ _GIGA = 1e9
 
 
 @dataclass(frozen=True)
-class StepCost:
+class CountedStep:
     """What one step takes; None where its kind of work is not counted. A step that is there takes nothing."""
 
     name: str
@@ -51,16 +51,16 @@ class PlanResult(Record):
     title: str
     machine: MachineConfig
     processes: int  # in all
-    steps: list[StepCost]
+    steps: list[CountedStep]
 
     computed = ("seconds", "flops", "memory_bytes", "disk_bytes", "not_counted")
 
     @property
-    def left(self) -> list[StepCost]:
+    def left(self) -> list[CountedStep]:
         return [step for step in self.steps if not step.is_there]
 
     @property
-    def uncounted(self) -> list[StepCost]:
+    def uncounted(self) -> list[CountedStep]:
         return [step for step in self.left if step.seconds is None]
 
     @property
@@ -193,13 +193,13 @@ def _known(step: _Step, counted: Counted) -> Product:
 
 def _cost(
     step: _Step, counted: Counted | None, machine: MachineConfig, factors: Mapping[str, float], plan: Plan
-) -> StepCost:
+) -> CountedStep:
     is_there = step.result is not None and not plan.fresh
     if counted is None:
-        return StepCost(step.name, step.kind, is_there, None, None, None, None)
+        return CountedStep(step.name, step.kind, is_there, None, None, None, None)
     if is_there:
-        return StepCost(step.name, step.kind, True, 0.0, 0.0, 0.0, 0.0)
-    return StepCost(
+        return CountedStep(step.name, step.kind, True, 0.0, 0.0, 0.0, 0.0)
+    return CountedStep(
         step.name,
         step.kind,
         False,
