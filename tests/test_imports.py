@@ -1,12 +1,12 @@
 """Imports point one way (docs/architecture.md): every module is read with `ast`, imports inside functions included.
 
-    cli → benchmarks → apps → pipelines → evaluation → verbs → jobs | report | training → bundles → models | energies
+    cli → benchmarks → apps → verbs → jobs | report | training → bundles → models | energies
     → objectives | samplers | search | estimators | data → numerics
-    → config, contracts, randomness, errors, files, progress, records, tables
+    → config, contracts, randomness, errors, files, progress, records, registry, tables
 
 A room imports rooms of lower rows only; rooms of one row are strangers. In the lowest row rooms may use each other as
 long as no circle arises, and `errors` stands on nothing. `testing` is for users and tests: it stands on numerics and
-below, and nothing stands on it. `recipes` is data. The package's own `__init__` names bundles and pipelines, lazily.
+below, and nothing stands on it. `recipes` is data. The package's own `__init__` names bundles, lazily.
 """
 
 import ast
@@ -26,15 +26,13 @@ ROWS = [
     {"bundles"},
     {"jobs", "report", "training"},
     {"verbs"},
-    {"evaluation"},
-    {"pipelines"},
     {"apps"},
     {"benchmarks"},
     {"cli"},
 ]
 ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 ROOMS = {*ROW, "testing", "recipes"}
-FRONT = {"bundles", "pipelines"}  # what the package's own __init__ may name
+FRONT = {"bundles"}  # what the package's own __init__ may name
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,9 @@ def _imported(node: ast.AST, here: list[str]) -> list[str]:
         base = here[: len(here) + 1 - node.level] if node.level else []
         source = ".".join([*base, *([node.module] if node.module else [])])
         return (
-            [f"{source}.{alias.name}" for alias in node.names] if source in ("energylm", "energylm.apps") else [source]
+            [f"{source}.{alias.name}" for alias in node.names]
+            if source in ("energylm", "energylm.apps", "energylm.verbs")
+            else [source]
         )
     if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
         return [a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str)]
@@ -90,7 +90,7 @@ def violations(package: Path) -> list[str]:
     for arrow in arrows(package):
         source, target = arrow.rooms
         target = homes.get(target, target)
-        complaint = _complaint(arrow.module, source, target) or _between_apps(arrow)
+        complaint = _complaint(arrow.module, source, target) or _between_folders(arrow)
         if complaint:
             found.append(f"energylm.{arrow.module} line {arrow.line}: {complaint}")
         elif source in ROWS[0] and source != target and target in ROWS[0]:
@@ -133,22 +133,24 @@ def _complaint(module: str, source: str, target: str) -> str | None:
     return f"the arrow from {source} to {target} points up" if ROW[source] < ROW[target] else None
 
 
-def _between_apps(arrow: Arrow) -> str | None:
-    """Why a module of `apps` may not reach for another one; None if it may: each application is a folder of its own."""
-    if arrow.rooms != ("apps", "apps"):
+def _between_folders(arrow: Arrow) -> str | None:
+    """Why a module of `apps` or `verbs` may not reach for another one; None if it may: each application and each group
+    of verbs is a folder of its own."""
+    room = arrow.rooms[0]
+    if arrow.rooms not in (("apps", "apps"), ("verbs", "verbs")):
         return None
     source, target = (_folder(name) for name in (arrow.module, arrow.target))
     if target is None or source == target:
         return None
-    return (
-        f"apps/{source} and apps/{target} are strangers" if source else f"what apps share does not know apps/{target}"
-    )
+    if source:
+        return f"{room}/{source} and {room}/{target} are strangers"
+    return f"what {room} share does not know {room}/{target}"
 
 
 def _folder(module: str) -> str | None:
-    """Which application a module of `apps` belongs to; None for what they share."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 and (PACKAGE / "apps" / parts[1]).is_dir() else None
+    """Which application or group a module belongs to; None for what they share."""
+    room, *rest = module.split(".")
+    return rest[0] if rest and (PACKAGE / room / rest[0]).is_dir() else None
 
 
 def test_imports_point_down():
@@ -169,7 +171,7 @@ def test_the_reader_sees_the_imports_that_are_there():
         ("samplers/chains.py", "from energylm.estimators.bounds import T", "samplers and estimators are neighbours"),
         ("training/task.py", "from ..report import report", "training and report are neighbours"),
         ("models/causal.py", "from energylm import bundles", "from models to bundles points up"),
-        ("bundles/lm.py", "def f():\n    from energylm.pipelines import demo", "from bundles to pipelines points up"),
+        ("bundles/lm.py", "def f():\n    from energylm.verbs import demo", "from bundles to verbs points up"),
         (
             "energies/bit.py",
             "if TYPE_CHECKING:\n    from energylm.models import x",
@@ -184,17 +186,19 @@ def test_the_reader_sees_the_imports_that_are_there():
         ("testing/x.py", "from energylm.samplers import chains", "stands on numerics and below, not on samplers"),
         ("benchmarks/x.py", "from energylm.cli import main", "from benchmarks to cli points up"),
         ("apps/x.py", "from energylm.cli import main", "from apps to cli points up"),
-        ("pipelines/x.py", "from energylm.apps.serve import app", "from pipelines to apps points up"),
+        ("verbs/x.py", "from energylm.apps.serve import app", "from verbs to apps points up"),
         ("apps/serve/x.py", "from energylm.apps.study import app", "apps/serve and apps/study are strangers"),
         ("apps/x.py", "from energylm.apps.study import app", "what apps share does not know apps/study"),
+        ("verbs/joint/x.py", "from energylm.verbs.detect.y import z", "verbs/joint and verbs/detect are strangers"),
+        ("verbs/verb.py", "from energylm.verbs.lm.train import z", "what verbs share does not know verbs/lm"),
         ("files.py", "from energylm.numerics import x", "from files to numerics points up"),
         ("errors.py", "from energylm.files import x", "errors stands on nothing"),
         ("recipes/x.py", "from energylm.config import Config", "recipes are data"),
-        ("pipelines/x.py", "import energylm.recipes", "recipes are data"),
+        ("verbs/x.py", "import energylm.recipes", "recipes are data"),
         ("numerics/x.py", "from energylm import LanguageModel", "from numerics to bundles points up"),
         ("numerics/x.py", "import energylm", "imports the bare package"),
         ("helpers/x.py", "from energylm.errors import DataError", "'helpers' is no room"),
-        ("__main__.py", "from energylm.pipelines import demo", "starts in cli"),
+        ("__main__.py", "from energylm.verbs import demo", "starts in cli"),
         ("__init__.py", "from energylm.models import causal", "not models"),
         ("__init__.py", "_HOMES = {'Windows': 'energylm.data.windows'}", "energylm.Windows → data"),
     ],
@@ -216,7 +220,7 @@ def test_a_circle_in_the_lowest_row_is_caught(tmp_path):
 @pytest.mark.parametrize(
     ("module", "code"),
     [
-        ("cli/x.py", "from energylm import __version__\ndef f():\n    from energylm.pipelines import demo"),
+        ("cli/x.py", "from energylm import __version__\ndef f():\n    from energylm.verbs import demo"),
         (
             "data/x.py",
             "import torch\nfrom energylm.numerics import masks\nfrom . import windows\nfrom .windows import Windows",

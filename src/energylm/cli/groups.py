@@ -1,5 +1,6 @@
 """The program's groups of verbs: names and one line of help each, from the table; no verb is imported to list them."""
 
+import difflib
 from typing import Any
 
 import click
@@ -7,6 +8,7 @@ import click
 from energylm.verbs import table
 
 MAX_WIDTH = 110
+INTERRUPTED = 130  # the exit code of Ctrl-C
 
 
 class VerbGroup(click.Group):
@@ -17,7 +19,8 @@ class VerbGroup(click.Group):
         self.prefix = prefix
 
     def list_commands(self, context: click.Context) -> list[str]:
-        inside = [name.removeprefix(self.prefix).strip() for name in table.VERBS if name.startswith(self.prefix)]
+        above = f"{self.prefix} ".lstrip()
+        inside = [name.removeprefix(above) for name in table.VERBS if name.startswith(above)]
         return list(dict.fromkeys(name.partition(" ")[0] for name in inside))
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
@@ -29,6 +32,16 @@ class VerbGroup(click.Group):
         if any(verb.startswith(f"{whole} ") for verb in table.VERBS):
             return VerbGroup(whole, help=table.GROUPS.get(whole), no_args_is_help=True)
         return None
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and self.get_command(context, args[0]) is None:
+            known = self.list_commands(context)
+            near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
+            meant = f"did you mean {near[0]!r}? " if near else ""
+            raise click.UsageError(f"there is no {args[0]!r} here; {meant}known: {', '.join(known)}")
+        return super().resolve_command(context, args)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []
@@ -52,16 +65,8 @@ def program() -> VerbGroup:
     return click.version_option(__version__, message="energylm %(version)s", help="Print the version and leave.")(root)
 
 
-def is_declared(arguments: list[str]) -> bool:
-    """Whether a command line calls a verb of the table, or a group for its help."""
-    words = " ".join(arguments[:2])
-    if arguments and arguments[0] in table.GROUPS and all(word.startswith("-") for word in arguments[1:2]):
-        return True
-    return any(words == name or words.startswith(f"{name} ") for name in table.VERBS)
-
-
-def run_declared(arguments: list[str]) -> None:
-    """Run a verb of the table; a wrong command line is a `ConfigError`."""
+def run(arguments: list[str]) -> None:
+    """Carry out a command line; a wrong one is a `ConfigError`."""
     try:
         program()(arguments, prog_name="energylm", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as group_help:
@@ -72,4 +77,4 @@ def run_declared(arguments: list[str]) -> None:
 
         raise ConfigError(error.format_message()) from None
     except click.Abort:
-        raise SystemExit(130) from None
+        raise SystemExit(INTERRUPTED) from None
