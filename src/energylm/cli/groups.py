@@ -38,10 +38,16 @@ class VerbGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(context, args[0]) is None:
             known = self.list_commands(context)
-            near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.6)
             meant = f"did you mean {near[0]!r}? " if near else ""
             raise click.UsageError(f"there is no {args[0]!r} here; {meant}known: {', '.join(known)}")
         return super().resolve_command(context, args)
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:  # before click sees it, which would write an empty line
+            raise SystemExit(INTERRUPTED) from None
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []
@@ -76,5 +82,3 @@ def run(arguments: list[str]) -> None:
         from energylm.errors import ConfigError
 
         raise ConfigError(error.format_message()) from None
-    except click.Abort:
-        raise SystemExit(INTERRUPTED) from None
