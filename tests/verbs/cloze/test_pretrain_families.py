@@ -40,6 +40,8 @@ def config(family, corpus, **values):
         "optimizer": {"learning_rate": 5e-3},
         "validation": {"every_steps": 12},
     }
+    if "compute" in values:  # which decides the steps
+        del training["steps"]
     changed = values.pop("training", {})
     shape = {"preset": "bit-tiny", "window": 24, "network": NETWORK}
     return FAMILIES[family].checked({"corpus": str(corpus), **shape, "training": training | changed, **values})
