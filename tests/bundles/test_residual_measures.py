@@ -218,7 +218,7 @@ def test_steps_are_the_joint_models_conditionals_and_the_last_is_exact():
             assert result.base[place].value != pytest.approx(expected, rel=1e-3)  # teeth: the base is no answer
     low, high = result.gain[0]
     assert low == result.base[0].value - result.pessimistic[0].value <= high
-    assert len(result.to_json()["gain"]) == NEW
+    assert len(result.to_json()["gain_lower"]) == NEW
 
 
 def test_the_last_step_does_not_need_the_whole_vocabulary_at_once(monkeypatch):

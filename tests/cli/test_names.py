@@ -148,9 +148,7 @@ def test_what_is_required_is_required_in_the_help(energylm, verb):
     name = [word for word in verb if word not in ("-o", "x")]
     shown = energylm(*name, "--help").stdout
     usage = next(row for row in shown.splitlines() if "Usage:" in row).replace("...", "").split()  # no brackets
-    rows = [
-        row for row in re.split(r"\n(?=\W*-)", shown) if "equired" in row
-    ]  # a row may take several lines
+    rows = [row for row in re.split(r"\n(?=\W*-)", shown) if "equired" in row]  # a row may take several lines
     for option in missing:
         required = option in usage or any(option.lower() in row.lower() for row in rows)
         assert required, f"{option} is not shown as required:\n{shown}"

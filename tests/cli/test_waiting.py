@@ -52,7 +52,7 @@ import os, sys
 from pathlib import Path
 from energylm.cli import main, waiting
 waiting.LOAD_FILE = Path({file!r})
-main.app.command("trial")(lambda: print("torch" in sys.modules, os.environ.get("OMP_WAIT_POLICY")))
+main.run = lambda arguments: print("torch" in sys.modules, os.environ.get("OMP_WAIT_POLICY"))
 sys.argv = ["energylm", "trial"]
 main.main()
 """

@@ -71,8 +71,6 @@ class LogPartition(Record):
         return few if self.caution is None else f"{self.caution}; {few}"
 
 
-
-
 def log_partition(log_weight_BN: Tensor) -> LogPartition:
     """Both estimates from the log-weights −E of n draws of the untruncated language model for each of B contexts."""
     log_weight_BN = log_weight_BN.double()

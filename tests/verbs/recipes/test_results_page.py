@@ -51,6 +51,15 @@ def test_claims_and_bars_are_counted_first(tmp_path):
     assert "| toy | 1 | 2 |" in glance
 
 
+def test_what_readers_must_know_comes_first(tmp_path):
+    """Notes stand before every number; a folder without them says nothing."""
+    (tmp_path / "bench-toy.json").write_text(json.dumps(BENCH))
+    assert "Mind" not in results_page(tmp_path)
+    (tmp_path / "notes.md").write_text("## Mind\n\nthis\n")
+    page = results_page(tmp_path)
+    assert page.index("## Mind\n\nthis\n") < page.index("## At a glance") < page.index("## bench toy")
+
+
 def test_no_results_yet(tmp_path):
     assert "No results are kept yet." in results_page(tmp_path)
 
