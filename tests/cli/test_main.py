@@ -229,3 +229,18 @@ def test_an_unknown_config_key_names_its_neighbour(tmp_path):
     assert done.stderr.count("\n") == 1
     assert "unknown key 'traning'; did you mean 'training'?" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "offered"),
+    [
+        ("energylm lm tr", 2, "plain,train\n"),
+        ("energylm perplexity a b --split te", 5, "plain,test\n"),
+        ("energylm perplexity a b --by", 4, "plain,--by-position\nplain,--by-samples\n"),
+    ],
+)
+def test_shells_complete_verbs_options_and_choices(words, number, offered):
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(number), "_ENERGYLM_COMPLETE": "bash_complete"}
+    program = "import sys; sys.argv = ['energylm']; from energylm.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ | asked)
+    assert done.stdout == offered

@@ -28,7 +28,7 @@ MEANING = (
 
 
 @dataclass(frozen=True)
-class Change(Record):
+class ChangedChoice(Record):
     """A list with another text in first place. `gain` is positive where that was for the better."""
 
     utterance: str
@@ -55,7 +55,7 @@ class SetOutcome(Record):
     p_value: float  # of "reranking is no better"
     resamples: int
     oracle: float
-    changes: tuple[Change, ...]
+    changes: tuple[ChangedChoice, ...]
     tied: int  # lists whose best total was shared by several hypotheses
     empty: int  # hypotheses without text
 
@@ -165,10 +165,12 @@ def oracle(lists: Sequence[NBest], statistics_UHM: Floats, metric: AdditiveMetri
     return float(metric.value(statistics_UHM[np.arange(len(lists)), best].sum(0)))
 
 
-def _changes(lists: Sequence[NBest], before_U: list[int], after_U: list[int], worth_UH: Floats) -> Iterator[Change]:
+def _changes(
+    lists: Sequence[NBest], before_U: list[int], after_U: list[int], worth_UH: Floats
+) -> Iterator[ChangedChoice]:
     for row, (of_list, before, after) in enumerate(zip(lists, before_U, after_U, strict=True)):
         if of_list.hypotheses[before].text != of_list.hypotheses[after].text:
-            yield Change(
+            yield ChangedChoice(
                 utterance=of_list.utterance,
                 reference=of_list.reference or "",
                 before=of_list.hypotheses[before].text,

@@ -24,7 +24,7 @@ from energylm.tables import Cell, Table
 
 
 @dataclass(frozen=True)
-class Change(Record):
+class PositionEffect(Record):
     """Against the unchanged texts; means over texts and positions, errors over texts."""
 
     unchanged: float  # mean of the real texts
@@ -49,8 +49,8 @@ class Effect(Record):
     """Of one kind of perturbation; `words` says what was put where."""
 
     words: str
-    energy: Change
-    nll: Change
+    energy: PositionEffect
+    nll: PositionEffect
 
     computed = ("positions",)
 
@@ -175,13 +175,13 @@ def _plot(result: PerturbResult, what: str, title: str, y_label: str) -> Plot:
     return Plot(title, LinePlot(lines, x_label="position of the change", y_label=y_label), alt=alt)
 
 
-def _change(values_BP: Tensor, base_B: Tensor, end_tokens: int) -> Change:
+def _change(values_BP: Tensor, base_B: Tensor, end_tokens: int) -> PositionEffect:
     change_BP = values_BP.double() - base_B.double()[:, None]
     mean_B, positions = change_BP.mean(1), change_BP.shape[1]
     is_end_P = torch.arange(positions)
     is_end_P = (is_end_P < end_tokens) | (is_end_P >= positions - end_tokens)
     absolute_P = change_BP.abs().mean(0)
-    return Change(
+    return PositionEffect(
         unchanged=float(base_B.mean()),
         mean=float(mean_B.mean()),
         standard_error=_standard_error(mean_B),
