@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import click
 import pytest
@@ -153,7 +154,9 @@ def test_an_interrupt_says_that_work_is_kept_only_where_it_is(verb, capfd, tmp_p
 def test_an_interrupted_job_with_a_folder_to_keep_blocks_says_so(model_folder, tmp_path):
     """The whole way, with a signal: `score --output` holds its folder and waits for more texts."""
     command = [sys.executable, "-m", "energylm", "score", str(model_folder), "-", "--output", str(tmp_path / "kept")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a suite that runs in the background ignores it
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, preexec_fn=heard, **pipes) as process:
         last = time.monotonic() + 100
         while not (tmp_path / "kept" / ".lock").exists() and process.poll() is None and time.monotonic() < last:
             time.sleep(0.05)

@@ -87,7 +87,7 @@ def test_a_configuration_survives_its_own_dump(name):
     ("values", "said"),
     [
         ({"preset": "deng2020/bse-lm"}, "unknown preset 'deng2020/bse-lm'; known: deng2020/base-lm"),
-        ({"steps": None}, "a cosine schedule needs `steps`"),
+        ({"steps": None}, "a cosine schedule needs steps"),
         ({"steps": None, "schedule": {"kind": "constant"}}, "never ends"),
         ({"steps": 10, "schedule": {"warmup_steps": 20}}, "exceeds steps (10)"),
         ({"optimizer": {"learning_rat": 1}}, "did you mean 'optimizer.learning_rate'?"),
