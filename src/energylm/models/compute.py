@@ -10,7 +10,7 @@ norms and element-wise work are free. The output layer counts where it runs: at 
 model, at *every* token of a two-tower or causal model. Clark et al. 2020 leave that out of their rule of thumb (two
 quarter-size towers cost about what one third-size generator does); it weighs the more, the smaller the network.
 
-Relations  `config.pretrain` has the shapes; `pipelines.pretrain_common` turns a budget into steps.
+Relations  `config.pretrain` has the shapes; `verbs.cloze.pretraining` turns a budget into steps.
 """
 
 from energylm.config.models import Shape, TransformerShape, preset_shape

@@ -6,7 +6,7 @@ What holds, and is tested: the data order and the size of a batch depend neither
 micro-batch; a run killed at any moment and started again ends with the very bits of one left alone; nothing is pickled;
 a loss that is not finite stops the run and names the last good checkpoint.
 
-Relations  `task` says what a family provides, `language_model_task` is the first; `pipelines/` wires them for users.
+Relations  `task` says what a family provides, `language_model_task` is the first; `verbs/` wire them for users.
 """
 
 import json
