@@ -21,7 +21,7 @@ from energylm.cli.groups import run
 from energylm.config.engine import EngineConfig
 from energylm.data.negatives import Negatives
 from energylm.errors import ConfigError, ModelError, WorkerLost
-from energylm.jobs import ray_cluster, ray_engine, ray_worker
+from energylm.jobs import ray_engine
 from energylm.jobs.job import Job
 from energylm.progress import Counter, say
 from energylm.verbs.cloze.rerank import Rerank
@@ -117,8 +117,7 @@ class Tenfold:
 def pool(monkeypatch):
     def make(load=Tenfold, **settings):
         pretended = AnythingGoes(**settings)
-        for side in (ray_engine, ray_worker):
-            monkeypatch.setattr(side, "ray", pretended)
+        monkeypatch.setattr(ray_engine, "ray", pretended)
         return ray_engine.RayPool(load, EngineConfig(engine="ray"), weights={})
 
     return make
@@ -242,7 +241,7 @@ def test_a_cluster_that_does_not_answer_is_one_line(monkeypatch):
 
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("ray.init", refused)
-    with pytest.raises(ConfigError) as error, ray_cluster.connected(EngineConfig(engine="ray", address="head:1")):
+    with pytest.raises(ConfigError) as error, ray_engine.connected(EngineConfig(engine="ray", address="head:1")):
         pass
     assert str(error.value).startswith("no Ray cluster at 'head:1' (nobody there); start one with `ray start --head`")
 

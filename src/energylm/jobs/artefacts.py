@@ -60,13 +60,13 @@ class ArtefactStore:
         self, kind: str, key: str, run: Callable[[Path], Mapping[str, Any]], *, identity: Mapping[str, Any]
     ) -> Artefact:
         """The artefact that is there, or else `run(folder)`, which fills the folder and returns what was found."""
-        place = self._folder(kind, key)
-        with folder_lock(place):  # a second process waits for nothing: it is told who is at work
-            if (found := self.find(kind, key)) is not None:
-                return found
+        folder = self._folder(kind, key)
+        with folder_lock(folder):  # a second process waits for nothing: it is told who is at work
+            if (artefact := self.find(kind, key)) is not None:
+                return artefact
             began = time.monotonic()
             result = dict(run(self.product(kind, key)))
             seconds = time.monotonic() - began
             record = {"kind": kind, "identity": identity, "result": result, "seconds": seconds, "energylm": __version__}
-            write_json(place / RECORD, record)
+            write_json(folder / RECORD, record)
         return Artefact(kind, key, self.product(kind, key), result, seconds, reused=False)

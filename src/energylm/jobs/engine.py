@@ -5,7 +5,7 @@ A *worker* is a loaded model that does a block. `load` makes one from settings; 
 the block alone, so neither the engine nor the number of copies changes a result; equal bits also need equal threads.
 
     with open_engine(config) as engine, engine.pool(load) as pool:
-        for found in pool.run(blocks, progress=bar): …
+        for result in pool.run(blocks, progress=bar): …
 
 Relations  `ray_engine` is the cluster's; `kept_blocks` keeps results on disk, so that a killed run goes on.
 """
@@ -13,12 +13,16 @@ Relations  `ray_engine` is the cluster's; `kept_blocks` keeps results on disk, s
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
+from importlib import import_module
 from typing import Any, Protocol
 
 import torch
 
 from energylm.config.engine import LOCAL, EngineConfig
+from energylm.errors import ConfigError
 from energylm.progress import Progress
+
+RAY_EXTRA = "pip install 'energylm[ray]'"
 
 
 class Worker(Protocol):
@@ -50,7 +54,7 @@ class Pool(Protocol):
 
 class Engine(Protocol):
     def pool(self, load: Load, *, models: Sequence[str] = ()) -> AbstractContextManager[Pool]:
-        """Copies of what `load` makes. `models` are the places of the weights that it reads: another machine must have
+        """Copies of what `load` makes. `models` are the paths of the weights that it reads: another machine must have
         the same ones there."""
         ...
 
@@ -62,11 +66,13 @@ def open_engine(config: EngineConfig) -> Iterator[Engine]:
         with _threads(config.threads_per_worker):
             yield LocalEngine()
         return
-    from energylm.jobs.ray_cluster import connected
+    try:
+        import_module("ray")
+    except ImportError:
+        raise ConfigError(f"--engine ray needs Ray, which is not installed; run: {RAY_EXTRA}") from None
+    from energylm.jobs.ray_engine import RayEngine, connected
 
     with connected(config):
-        from energylm.jobs.ray_engine import RayEngine  # imports ray, which `connected` has asked for
-
         yield RayEngine(config)
 
 

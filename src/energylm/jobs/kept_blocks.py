@@ -6,7 +6,7 @@ KEY is a hash of the job: the model, how it is used, the format. A file says wha
 texts under the same settings are noticed, and has a hash of its own content, so that damage is. Both are said, and the
 block is done again. The engine does not matter: what one began, the other finishes.
 
-Relations  `block_engine` does the blocks; `energylm rerank` keeps growing lists of scores of its own, and the drafts of
+Relations  `engine` does the blocks; `energylm rerank` keeps growing lists of scores of its own, and the drafts of
            `negatives` are shards of their own.
 """
 
@@ -62,10 +62,10 @@ class KeptBlocks:
             return None
         return (self.form.from_json(record["found"]),)
 
-    def keep(self, number: int, block: Any, found: Any) -> None:
+    def keep(self, number: int, block: Any, result: Any) -> None:
         """On disk before anything else happens."""
         if (path := self._path(number)) is not None:
-            record = {"block": self._hash(block), "found": self.form.to_json(found)}
+            record = {"block": self._hash(block), "found": self.form.to_json(result)}
             write_json(path, record | {"sha256": sha256_of_json([record["block"], record["found"]])})
 
     def run(self, pool: Pool, blocks: Iterable[Any], *, progress: Progress) -> Iterator[Any]:
@@ -74,24 +74,24 @@ class KeptBlocks:
 
         def missing() -> Iterator[Any]:
             for number, block in enumerate(blocks):
-                found = self.find(number, block)
-                order.append((number, block, found))
-                if found is None:
+                kept = self.find(number, block)
+                order.append((number, block, kept))
+                if kept is None:
                     yield block
                 else:
                     progress.advance(self.form.size(block))
 
-        for found in pool.run(missing(), progress=progress):
+        for result in pool.run(missing(), progress=progress):
             yield from self._known(order)
             number, block, _ = order.popleft()
-            self.keep(number, block, found)
-            yield found
+            self.keep(number, block, result)
+            yield result
         yield from self._known(order)
 
     def _known(self, order: deque[tuple[int, Any, tuple[Any] | None]]) -> Iterator[Any]:
-        while order and (found := order[0][2]) is not None:
+        while order and (kept := order[0][2]) is not None:
             order.popleft()
-            yield found[0]
+            yield kept[0]
 
     def _hash(self, block: Any) -> str:
         return sha256_of_json(self.form.block(block))

@@ -9,10 +9,12 @@ Why not Ray Data's actor pool: it restarts a lost actor and retries the task *on
 does not come back wait for as long as the cluster has no room for the restart, while other workers are idle; and it
 wants all blocks beforehand, where texts may come from a pipe.
 
-Relations  `block_engine` says what workers and pools are; `ray_worker` is the other side; `ray_cluster` connects.
+Relations  `engine` says what workers and pools are, and imports this where Ray is installed.
 """
 
 import heapq
+import logging
+import os
 import socket
 from collections import Counter as Tally
 from collections import deque
@@ -24,14 +26,13 @@ from typing import Any
 
 import ray
 import ray.exceptions as lost
+import torch
 
 from energylm.bundles.weights_identity import weights_sha256
 from energylm.config.engine import EngineConfig
-from energylm.errors import EnergyLMError, WorkerLost
-from energylm.jobs.engine import Load, Pool
-from energylm.jobs.ray_cluster import threads_of
-from energylm.jobs.ray_worker import Actor, Finished, Started
-from energylm.progress import Progress, say
+from energylm.errors import ConfigError, EnergyLMError, ModelError, WorkerLost
+from energylm.jobs.engine import Load, Pool, Worker
+from energylm.progress import Counter, Progress, collected, say
 
 IN_HAND = 2  # blocks of a worker: the one it does, and the next
 AHEAD = 4  # blocks a worker, from the oldest unfinished one to the newest that is begun
@@ -44,6 +45,92 @@ LOST = (
     lost.NodeDiedError,
     lost.OutOfMemoryError,
 )
+OBJECT_STORE_BYTES = 512 << 20  # of a Ray of our own: blocks and results are small, and only a few are under way
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
+    "RAY_worker_niceness": "0",  # workers of a Ray of our own have the priority of the command
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a worker without GPUs keeps its environment; Ray warns otherwise
+}
+
+
+@contextmanager
+def connected(config: EngineConfig) -> Iterator[None]:
+    """This process as a driver of the cluster at `--address` or RAY_ADDRESS, or else of one on this machine for this
+    run alone; a connection that is there already is used and left as it is."""
+    if ray.is_initialized():
+        yield
+        return
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    address = config.address or os.environ.get("RAY_ADDRESS")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address is None:
+            processors = max(os.cpu_count() or 1, (config.workers or 1) * _threads(config))
+            own = {"num_cpus": processors, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+            ray.init("local", **own, **quiet)
+        else:
+            ray.init(address, **quiet)
+    except Exception as error:  # Ray has no family for what can go wrong here
+        reason = " ".join(str(error).split())
+        where = f"at {address!r}" if address else "on this machine"
+        raise ConfigError(
+            f"no Ray cluster {where} ({reason:.160}); start one with `ray start --head`, or leave --address out"
+        ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@dataclass(frozen=True)
+class Started:
+    location: str  # the worker's process and machine, in words
+    node: str  # Ray's name of the machine
+    facts: Mapping[str, Any]
+    messages: list[str]
+
+
+@dataclass(frozen=True)
+class Finished:
+    result: Any
+    advanced: float
+    messages: list[str]
+
+
+class Actor:
+    """A worker in a process of its own, with its copy of the model. Loading is a task and not the constructor, so that
+    its errors arrive whole. What it says, and how far it came, travels with its results to the person at the driver."""
+
+    def __init__(self, load: Load, *, threads: int, weights: Mapping[str, str], home: str) -> None:
+        self._load, self._threads, self._weights, self._home = load, threads, weights, home
+        self._worker: Worker | None = None
+
+    def start(self) -> Started:
+        torch.set_num_threads(self._threads)
+        with collected() as messages, self._errors_say_where():
+            for path, sha256 in self._weights.items():
+                if weights_sha256(path) != sha256:
+                    raise ModelError(f"{path} holds other weights than where the run was started; copy them again")
+            self._worker = self._load()
+        location = f"process {os.getpid()} on {socket.gethostname()}"
+        return Started(location, ray.get_runtime_context().get_node_id(), self._worker.facts(), messages)
+
+    def work(self, block: Any) -> Finished:
+        counter = Counter()
+        assert self._worker is not None
+        with collected() as messages, self._errors_say_where():
+            result = self._worker(block, progress=counter)
+        return Finished(result, counter.done, messages)
+
+    @contextmanager
+    def _errors_say_where(self) -> Iterator[None]:
+        """A folder may be missing on one machine only."""
+        try:
+            yield
+        except EnergyLMError as error:
+            here = socket.gethostname()
+            raise error if here == self._home else type(error)(f"{error} (on {here})") from None
 
 
 class RayEngine:
@@ -52,7 +139,7 @@ class RayEngine:
 
     @contextmanager
     def pool(self, load: Load, *, models: Sequence[str] = ()) -> Iterator[Pool]:
-        pool = RayPool(load, self._config, weights={place: weights_sha256(place) for place in models})
+        pool = RayPool(load, self._config, weights={path: weights_sha256(path) for path in models})
         try:
             yield pool
         finally:
@@ -64,14 +151,14 @@ class _Hand:
     """A worker as the driver knows it: its actor, and its blocks, the oldest of which it is doing."""
 
     actor: Any
-    place: str = "just started"
+    location: str = "just started"
     node: str = ""
     blocks: deque[int] = field(default_factory=deque)
 
 
 class RayPool:
     def __init__(self, load: Load, config: EngineConfig, *, weights: Mapping[str, str]) -> None:
-        threads = threads_of(config)
+        threads = _threads(config)
         self.size = config.workers or _room(threads, config.gpus_per_worker)
         self.ready: list[_Hand] = []
         self.starting: dict[Any, _Hand] = {}
@@ -132,7 +219,7 @@ class RayPool:
                 ) from None
             return
         self._failed_starts = 0
-        hand.place, hand.node, self._facts = started.place, started.node, started.facts
+        hand.location, hand.node, self._facts = started.location, started.node, started.facts
         self.ready.append(hand)
         for message in started.messages:
             self.say(message)
@@ -140,7 +227,7 @@ class RayPool:
     def bury(self, hand: _Hand, error: Exception) -> None:
         self.ready.remove(hand)
         ray.kill(hand.actor)  # it may live on behind a broken line
-        say(f"energylm: lost a worker ({hand.place}): {_one_line(error)}; its blocks are done again")
+        say(f"energylm: lost a worker ({hand.location}): {_one_line(error)}; its blocks are done again")
 
     def say(self, message: str) -> None:
         """Every worker would say the same: once is enough."""
@@ -158,16 +245,16 @@ class _Run:
         self._blocks: dict[int, Any] = {}  # all that are not finished
         self._waiting: list[int] = []  # a heap: a lost block is the oldest, so it goes first
         self._running: dict[Any, tuple[_Hand, int]] = {}
-        self._found: dict[int, Any] = {}
+        self._results: dict[int, Any] = {}
         self._losses: Tally[int] = Tally()
         self._oldest = self._taken = 0
 
     def __iter__(self) -> Iterator[Any]:
         while True:
             self._hand_out()
-            if self._oldest in self._found:
+            if self._oldest in self._results:
                 self._oldest += 1
-                yield self._found.pop(self._oldest - 1)
+                yield self._results.pop(self._oldest - 1)
             elif not self._blocks:
                 return
             else:
@@ -182,7 +269,7 @@ class _Run:
             self._taken += 1
         pool.grow(to=len(self._blocks))
         while self._waiting and pool.ready:
-            hand = min(pool.ready, key=lambda one: len(one.blocks))
+            hand = min(pool.ready, key=lambda hand: len(hand.blocks))
             if len(hand.blocks) >= IN_HAND:
                 return
             number = heapq.heappop(self._waiting)
@@ -205,8 +292,8 @@ class _Run:
             return
         del self._running[reference], self._blocks[number]
         hand.blocks.remove(number)
-        self._found[number] = finished.found
-        machines = len({one.node for one in self._pool.ready})
+        self._results[number] = finished.result
+        machines = len({hand.node for hand in self._pool.ready})
         self._progress.advance(finished.advanced, note=f"{len(self._pool.ready)} workers on {machines} machines")
         for message in finished.messages:
             self._pool.say(message)
@@ -222,6 +309,10 @@ class _Run:
         for number in hand.blocks:
             heapq.heappush(self._waiting, number)
         self._running = {reference: held for reference, held in self._running.items() if held[0] is not hand}
+
+
+def _threads(config: EngineConfig) -> int:
+    return config.threads_per_worker or 1
 
 
 def _result(reference: Any) -> Any:

@@ -120,10 +120,8 @@ def _own_steps(name: str, chosen: PretrainConfig | LanguageModelSettings) -> int
 
 def count_pretraining(config: PretrainConfig, around: "Surroundings") -> "Counted":
     """The work of one run for `energylm plan`."""
-    from energylm.jobs.costs import MEASURES
-    from energylm.jobs.training_costs import count_training, counted_steps
-    from energylm.models.compute import equal_steps, training_flops_per_step
-    from energylm.models.workload import Network
+    from energylm.jobs.costs import MEASURES, count_training, counted_steps
+    from energylm.models.compute import Network, equal_steps, training_flops_per_step
 
     sizes = {"vocabulary_size": around.corpus(config.corpus).vocabulary_size}
     network = Network.of_preset(config.preset, config.network, **sizes)

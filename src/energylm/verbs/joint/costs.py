@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from energylm.jobs.costs import TOKENS_AT_ONCE, Counted, GeneratedTexts, Surroundings, passes_over
-from energylm.jobs.training_costs import count_training
-from energylm.models.workload import Network, Work, drawing, reading, resident_bytes
+from energylm.jobs.costs import TOKENS_AT_ONCE, Counted, GeneratedTexts, Surroundings, count_training, passes_over
+from energylm.models.compute import Network, Work, drawing, reading, resident_bytes
 from energylm.samplers.continuations import LOGITS_BYTES, MIN_ROWS
 
 if TYPE_CHECKING:

@@ -53,8 +53,8 @@ class TrainLM(Verb, LanguageModelSettings):
         return train_lm(self, job.folder)
 
     def cost(self, around: "Surroundings") -> "Counted":
-        from energylm.jobs.training_costs import count_training
-        from energylm.models.workload import Network
+        from energylm.jobs.costs import count_training
+        from energylm.models.compute import Network
 
         network = around.network(
             self.pretrained or self.preset,
