@@ -9,8 +9,8 @@ from transformers import BertConfig, BertModel
 from energylm import EnergyModel, ResidualModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.data.tokenizer import load_tokenizer, train_tokenizer
+from energylm.energies.encoder_bodies import build_energy_body
 from energylm.energies.pooled import PooledEnergy, kind_of
-from energylm.energies.presets import build_energy_body
 from energylm.errors import ModelError
 
 TEXTS = ["The clerk counts the boats.", "A sailor mends a letter and a bridge.", "Our neighbour sells seven lamps."]

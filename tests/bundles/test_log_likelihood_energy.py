@@ -6,10 +6,9 @@ from torch.testing import assert_close
 
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy, load_energy
+from energylm.bundles.log_likelihood_energy import LikelihoodRule, LogLikelihoodEnergy, load_energy
 from energylm.contracts import Energy
 from energylm.data.negatives_contrast import pad
-from energylm.energies.log_likelihood import LikelihoodRule
 from energylm.errors import DataError, ModelError
 from energylm.models.causal import CausalLanguageModel
 

@@ -7,7 +7,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.testing import assert_close
 from transformers import AutoModel
 
-from energylm.energies.bilstm import BiLSTM, BiLSTMConfig, register
+from energylm.energies.encoder_bodies import BiLSTM, BiLSTMConfig, register
 from energylm.energies.pooled import PooledEnergy, kind_of
 from energylm.errors import ConfigError
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModel, BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
-from energylm.energies.encoder_depth import keep_first_layers
+from energylm.energies.encoder_bodies import keep_first_layers
 from energylm.errors import ModelError
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9]])

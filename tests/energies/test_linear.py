@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 from transformers import AutoModel
 
-from energylm.energies.linear import BagOfTokens, BagOfTokensConfig, register
+from energylm.energies.encoder_bodies import BagOfTokens, BagOfTokensConfig, register
 from energylm.energies.pooled import PooledEnergy, kind_of
 from energylm.errors import ConfigError
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from energylm.energies.log_likelihood import LikelihoodRule, fit_rule
+from energylm.bundles.log_likelihood_energy import LikelihoodRule, fit_rule
 from energylm.errors import DataError
 
 

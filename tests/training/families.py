@@ -13,10 +13,9 @@ from energylm.config.pretrain import MaskingConfig
 from energylm.data.negatives_contrast import pad
 from energylm.data.pair_encoding import EncodedTexts
 from energylm.data.span_windows import NOWHERE, SpanWindow
+from energylm.energies.encoder_bodies import build_energy_body
 from energylm.energies.pooled import PooledEnergy
-from energylm.energies.presets import build_energy_body
-from energylm.models.cloze_presets import build_two_tower
-from energylm.models.masked_presets import build_masked_network
+from energylm.models.cloze_presets import build_masked_network, build_two_tower
 from energylm.models.presets import build_network
 from energylm.models.ralm import RalmLM
 from energylm.models.sequence_classifier import SequenceClassifier

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from energylm.bundles.model_folder import check_files, check_finite, quiet_transformers
-from energylm.energies import bilstm, linear
+from energylm.energies import encoder_bodies
 from energylm.errors import ModelError
 from energylm.models import two_tower
 from energylm.progress import say
@@ -23,8 +23,7 @@ _CLASSIFIER = re.compile(r"For(SequenceClassification|TokenClassification|Questi
 
 def load_encoder(location: Path | str, *, device: torch.device) -> PreTrainedModel:
     """The base model of a language model, a masked model or an encoder; anything less is an error that says why."""
-    bilstm.register()
-    linear.register()
+    encoder_bodies.register()
     two_tower.register()
     if isinstance(location, Path):
         check_files(location)

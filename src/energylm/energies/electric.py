@@ -9,7 +9,7 @@ distribution and the first steps are not spent on finding the vocabulary's size.
 position: `exact_conditionals` is for tiny vocabularies and for checks.
 
 Use it     to score, rerank or fine-tune: the sum of −E over a text is its pseudo-log-likelihood.
-Relations  `objectives.electric_nce` trains it; `pooled` gives one energy to a whole sequence.
+Relations  `objectives.noised_tokens` trains it; `pooled` gives one energy to a whole sequence.
 """
 
 import math

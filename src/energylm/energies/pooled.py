@@ -11,8 +11,8 @@ first token of the text, which attention in both directions lets see all others.
 that E ≈ 0: the joint model begins as the language model itself.
 
 Use it     with any base model of transformers: a language model's (UniT), a masked model's or a sentence encoder (BiT);
-           and with `energies.bilstm` and `energies.linear`.
-Relations  `objectives.residual_nce` trains it; `bundles.energy_model` adds tokenizer, calibration and folders.
+           and with the `encoder_bodies`.
+Relations  `objectives.residual_energy` trains it; `bundles.energy_model` adds tokenizer, calibration and folders.
 """
 
 import inspect
@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from energylm.config.energy import BILSTM, BIT, FIRST, KIND_WORDS, LINEAR, POOLINGS, SUM, UNIT, EnergyKind, Pooling
-from energylm.energies.bilstm import BiLSTMConfig
-from energylm.energies.linear import BagOfTokensConfig
+from energylm.energies.encoder_bodies import BagOfTokensConfig, BiLSTMConfig
 from energylm.errors import ConfigError
 from energylm.randomness import generator
 
@@ -121,7 +120,7 @@ def kind_of(encoder: PreTrainedModel) -> EnergyKind:
 def attends_causally(encoder: PreTrainedModel) -> bool:
     """Whether the first position is blind to the last token: tried out, since many families exist in both kinds."""
     vocabulary = cast(nn.Embedding, encoder.get_input_embeddings()).weight.shape[0]
-    first, last, other = ((vocabulary - place) % vocabulary for place in (1, 2, 3))
+    first, last, other = ((vocabulary - offset) % vocabulary for offset in (1, 2, 3))
     was_training = encoder.training
     encoder.eval()
     states = [

@@ -180,8 +180,7 @@ def test_an_energy_that_reads_text_is_edited_in_its_own_tokens(attack, text_ener
 
 def test_bags_of_tokens_and_recurrent_energies_are_attacked_too(attack, corpus_folder, tmp_path):
     """First order is exact for a bag of tokens: the measured rank correlation is 1. A BiLSTM only needs to run."""
-    from energylm.energies.bilstm import BiLSTM, BiLSTMConfig
-    from energylm.energies.linear import BagOfTokens, BagOfTokensConfig
+    from energylm.energies.encoder_bodies import BagOfTokens, BagOfTokensConfig, BiLSTM, BiLSTMConfig
 
     tokenizer = Corpus.open(corpus_folder).tokenizer
     with torch.random.fork_rng():

@@ -12,7 +12,7 @@ from energylm.bundles.model_folder import MANIFEST, read_manifest
 from energylm.config.energy import TEXT
 from energylm.data.detection import HUMAN, MACHINE, DetectionData, Label, normalised, read_detection, spread
 from energylm.data.text_blocks import EncodedText
-from energylm.energies.encoder_depth import keep_first_layers
+from energylm.energies.encoder_bodies import keep_first_layers
 from energylm.errors import ConfigError, DataError
 from energylm.files import sha256_of_json
 from energylm.progress import say

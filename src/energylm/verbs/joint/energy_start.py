@@ -12,10 +12,10 @@ from energylm.config.pretrain import MASKED_PRESETS
 from energylm.data.corpus import Corpus
 from energylm.data.negatives_contrast import pad
 from energylm.data.tokenizer import tokenizer_sha256
+from energylm.energies.encoder_bodies import build_energy_body
 from energylm.energies.pooled import PooledEnergy
-from energylm.energies.presets import build_energy_body
 from energylm.errors import ConfigError, ModelError, VocabularyMismatch
-from energylm.models.masked_presets import build_masked_network
+from energylm.models.cloze_presets import build_masked_network
 from energylm.models.presets import build_network
 from energylm.training.energy_task import Encode
 from energylm.training.seeding import seeded
