@@ -178,7 +178,7 @@ def masked_folder(corpus_folder: Path) -> Path:
     import torch
 
     from energylm.data.corpus import Corpus
-    from energylm.models.masked_presets import build_masked_network
+    from energylm.models.cloze_presets import build_masked_network
 
     corpus = Corpus.open(corpus_folder)
     with torch.random.fork_rng():

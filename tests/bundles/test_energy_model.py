@@ -17,7 +17,7 @@ from energylm.data.tokenizer import train_tokenizer
 from energylm.energies.pooled import PooledEnergy
 from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismatch
 from energylm.models.causal import CausalLanguageModel
-from energylm.models.masked_presets import build_masked_network
+from energylm.models.cloze_presets import build_masked_network
 from energylm.models.presets import build_network
 from energylm.testing import TabularLanguageModel
 

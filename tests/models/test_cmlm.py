@@ -8,9 +8,8 @@ from transformers import AutoModelForSeq2SeqLM
 from energylm.contracts import MaskedModel
 from energylm.errors import DataError, ModelError, VocabularyMismatch
 from energylm.models import contexts
-from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM, register
-from energylm.models.conditional_masked import ConditionalMaskedNetwork
-from energylm.models.distance_attention import View
+from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM, View, register
+from energylm.models.masked import ConditionalMaskedNetwork
 
 V, MASK, LONGEST = 19, 2, 12
 SOURCES = [[5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15, 16, 17]]

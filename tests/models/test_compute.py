@@ -18,14 +18,19 @@ from energylm.config.pretrain import (
 from energylm.config.train_lm import LanguageModelSettings
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ConfigError
-from energylm.models.cloze_presets import build_detector, build_encoder, build_generator, build_two_tower
+from energylm.models.cloze_presets import (
+    build_detector,
+    build_encoder,
+    build_generator,
+    build_masked_network,
+    build_two_tower,
+)
 from energylm.models.compute import (
     equal_steps,
     softmax_flops,
     training_flops_per_step,
     training_flops_per_token,
 )
-from energylm.models.masked_presets import build_masked_network
 from energylm.models.presets import build_network
 
 VOCABULARY, WINDOW = 300, 20

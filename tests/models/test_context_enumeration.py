@@ -4,11 +4,9 @@ import pytest
 import torch
 
 from energylm.energies.masked_lm import MaskedLMEnergy
-from energylm.models import context_partition
-from energylm.models.context_partition import log_partition
-from energylm.models.context_replacements import Replacements, reading
-from energylm.models.context_universe import Universe
-from energylm.objectives.pseudo_likelihood import pseudo_nll
+from energylm.models import context_energies
+from energylm.models.context_energies import Replacements, Universe, log_partition, reading
+from energylm.objectives.sequence_likelihood import pseudo_nll
 from energylm.testing import enumerate_sequences
 
 V, T = 3, 4
@@ -69,7 +67,7 @@ def test_both_routes_have_the_same_gradient(context_network) -> None:
 def test_partition_by_boxes_is_the_sum_over_all_sequences(
     context_network, monkeypatch: pytest.MonkeyPatch, vocabulary: int, length: int, block: int
 ) -> None:
-    monkeypatch.setattr(context_partition, "WORK_FLOATS", 37)  # slices that divide nothing evenly
+    monkeypatch.setattr(context_energies, "WORK_FLOATS", 37)  # slices that divide nothing evenly
     network = context_network(vocabulary, seed=length)
     brute = (-brute_energies(network, enumerate_sequences(vocabulary, length))).logsumexp(0)
     assert log_partition(network, length, block=block) == pytest.approx(float(brute), abs=1e-10)
@@ -83,10 +81,10 @@ def test_a_partition_that_forgets_a_part_is_another_number(
     right = log_partition(network, T, block=2)
     if forgotten == "_sum_of_biases":
         monkeypatch.setattr(
-            context_partition, forgotten, lambda n, c: torch.zeros([V if s is None else len(s) for s in c]).double()
+            context_energies, forgotten, lambda n, c: torch.zeros([V if s is None else len(s) for s in c]).double()
         )
     else:
-        monkeypatch.setattr(context_partition, forgotten, lambda *arguments: None)
+        monkeypatch.setattr(context_energies, forgotten, lambda *arguments: None)
     assert abs(log_partition(network, T, block=2) - right) > 1e-3
 
 

@@ -5,7 +5,7 @@ import torch
 
 from energylm.contracts import Decoder
 from energylm.errors import ModelError
-from energylm.models.convolution_decoder import ConvolutionDecoder
+from energylm.models.gated_convolution import ConvolutionDecoder
 from energylm.models.presets import build_network
 
 CONTEXTS = [[5], [1, 2, 3, 4, 5, 6, 7], [9, 8, 7]]  # shorter than the kernel, longer than it, equal to kernel − 1

@@ -7,8 +7,8 @@ from transformers.models.gpt2 import modeling_gpt2
 
 from energylm.errors import ModelError
 from energylm.models import decoders
-from energylm.models.convolution_decoder import ConvolutionDecoder
 from energylm.models.decoders import decoder_for, why_not_shared_prefix
+from energylm.models.gated_convolution import ConvolutionDecoder
 from energylm.models.plain_decoder import PlainDecoder
 from energylm.models.presets import build_network
 from energylm.models.shared_prefix import SharedPrefixDecoder

@@ -5,7 +5,7 @@ import torch
 
 from energylm.config.pretrain import MASKED_PRESETS, MaskingConfig, masked_preset_shape
 from energylm.errors import ConfigError
-from energylm.models.masked_presets import build_masked_network, token_logits
+from energylm.models.cloze_presets import build_masked_network, token_logits
 
 ROBERTA_VOCABULARY, ROBERTA_POSITIONS = 50_265, 512
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from energylm.errors import ConfigError
-from energylm.models.parity import count_parameters, width_for
-from energylm.models.presets import build_network
+from energylm.models.presets import build_network, count_parameters, width_for
 
 SIZES = {"vocabulary_size": 50, "max_length": 12}
 

@@ -5,10 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from energylm.config.models import TransformerShape
-from energylm.models.compute import causal_flops
-from energylm.models.parity import count_parameters
-from energylm.models.presets import build_network
-from energylm.models.workload import (
+from energylm.models.compute import (
     ATTENTION_FLOATS,
     LAYER_FLOATS,
     LAYER_OPERATIONS,
@@ -16,11 +13,13 @@ from energylm.models.workload import (
     PASS_OPERATIONS,
     Network,
     Work,
+    causal_flops,
     drawing,
     reading,
     resident_bytes,
     updating,
 )
+from energylm.models.presets import build_network, count_parameters
 
 SMALL = Network("causal", layers=2, width=8, heads=2, inner_width=32, vocabulary_size=100)
 

@@ -15,7 +15,7 @@ from energylm.config.sampling import Truncation
 from energylm.contracts import Choices
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM
-from energylm.models.conditional_masked import ConditionalMaskedNetwork
+from energylm.models.masked import ConditionalMaskedNetwork
 from energylm.samplers.chains import ChainState
 from energylm.samplers.degenerate_gibbs import DegenerateGibbs
 from energylm.samplers.masked_proposal import MaskedProposal

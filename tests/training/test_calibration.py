@@ -8,7 +8,7 @@ import scipy.optimize
 import torch
 
 from energylm.errors import DataError
-from energylm.objectives.residual_nce import residual_nce
+from energylm.objectives.residual_energy import residual_nce
 from energylm.training import calibration
 from energylm.training.calibration import MIN_SCALE, Calibration, fit_calibration
 

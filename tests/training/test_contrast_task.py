@@ -21,7 +21,7 @@ from energylm.models.cloze_presets import (
     replaced_logits,
     share_token_embeddings,
 )
-from energylm.objectives.noise_positions import independent_positions, unique_positions
+from energylm.objectives.noised_tokens import independent_positions, unique_positions
 from energylm.training.contrast_task import CONTRAST_LOSS, NOISE_LOSS, ContrastTask
 from energylm.training.electra_task import ElectraContrast
 from energylm.training.electric_task import ElectricContrast

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from energylm.config.training import TrainingConfig
 from energylm.data.negatives_contrast import pad
-from energylm.objectives.residual_nce import residual_nce
+from energylm.objectives.residual_energy import residual_nce
 from energylm.registry import LOSSES
 from energylm.testing import assert_same_distribution
 from energylm.training.energy_task import EnergyTask, chosen_negatives, contrast_energies, measures

@@ -14,7 +14,7 @@ from energylm.config.exact_study import (
 )
 from energylm.data.sequences import Sequences
 from energylm.energies.masked_lm import MaskedLMEnergy
-from energylm.models import context_replacements
+from energylm.models import context_energies
 from energylm.models.bilstm_context import BiLSTMContext, BiLSTMContextConfig
 from energylm.testing import enumerate_sequences
 from energylm.training.exact_study_task import ExactStudyTask
@@ -74,7 +74,7 @@ def brute(objective: str) -> float:
 @pytest.mark.parametrize("objective", [LIKELIHOOD, PSEUDO_LIKELIHOOD, MASKED, PROJECTION, PROJECTION_AND_PSEUDO])
 @pytest.mark.parametrize("enumerated", [20_000, 0])
 def test_losses_are_those_of_single_sequences(objective: str, enumerated: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context_replacements, "ENUMERATED", enumerated)
+    monkeypatch.setattr(context_energies, "ENUMERATED", enumerated)
     if objective == LIKELIHOOD and not enumerated:
         with pytest.raises(ValueError, match="too many to sum over"):
             value(task(objective))

@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from energylm.config.pretrain import MaskingConfig
-from energylm.models.masked_presets import build_masked_network
+from energylm.models.cloze_presets import build_masked_network
 from energylm.objectives.cross_entropy import IGNORED
 from energylm.training.engine import train
 from energylm.training.journal import read_journal

@@ -9,7 +9,7 @@ from energylm.config.seq2seq import DecodingConfig, ObjectiveConfig
 from energylm.config.training import TrainingConfig
 from energylm.data.sequence_pairs import SequencePairs
 from energylm.models.lstm_seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
-from energylm.objectives.step_costs import step_cost
+from energylm.objectives.search_losses import step_cost
 from energylm.search.greedy import greedy_search
 from energylm.training.engine import train
 from energylm.training.seeding import seeded

@@ -43,7 +43,7 @@ def run(options: Options) -> BenchmarkResult:
 def make_network(*, layers: int, width: int) -> Any:
     import torch
 
-    from energylm.models.masked_presets import build_masked_network
+    from energylm.models.cloze_presets import build_masked_network
 
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -97,7 +97,7 @@ def make_scorers(layers: int, width: int, tokenizer: "PreTrainedTokenizerFast", 
     from energylm.bundles.scorer_cloze import ClozeScorer
     from energylm.bundles.scorer_masked import MaskedScorer
     from energylm.energies.electric import TokenEnergy
-    from energylm.models.masked_presets import build_masked_network
+    from energylm.models.cloze_presets import build_masked_network
 
     with torch.random.fork_rng():
         torch.manual_seed(0)

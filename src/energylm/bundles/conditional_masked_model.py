@@ -31,7 +31,7 @@ from energylm.data.tokenizer import load_tokenizer, plain_encoder
 from energylm.errors import ModelError
 from energylm.models import cmlm
 from energylm.models.cmlm import ConditionalMaskedLM
-from energylm.models.conditional_masked import ConditionalMaskedNetwork
+from energylm.models.masked import ConditionalMaskedNetwork
 from energylm.samplers.mask_predict import MaskPredict, best_of_length_beam
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from energylm.contracts import Decoder
-from energylm.models.convolution_decoder import ConvolutionDecoder
-from energylm.models.gated_convolution import GatedConvolutionLM
+from energylm.models.gated_convolution import ConvolutionDecoder, GatedConvolutionLM
 from energylm.models.plain_decoder import PlainDecoder
 from energylm.models.product_decoder import ProductDecoder
 from energylm.models.ralm import RalmLM

@@ -1,6 +1,6 @@
 """Scale and shift of a trained energy, fitted on held-out contexts by the loss it was trained with.
 
-    min over a ≥ a₀, b of    Σ_c L(a·E + b) + (1/B) Σ_c L(−(a·E + b))             L = `objectives.residual_nce`
+    min over a ≥ a₀, b of    Σ_c L(a·E + b) + (1/B) Σ_c L(−(a·E + b))             L = `residual_nce`
 
 Networks become overconfident: their energies have the right order but are too large, and exp(−E) then lets a few
 samples carry log Z. A shift cancels in the joint model, a scale does not. Energies have no unit, so they are first
@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
 from energylm.errors import DataError
-from energylm.objectives.residual_nce import residual_nce
+from energylm.objectives.residual_energy import residual_nce
 
 MIN_SCALE = 1e-3  # where the energy tells nothing, or the contrary: the joint model becomes the language model
 _INNER_SHARES = (0.25, 0.05, 0.0)  # left out on either side of what is measured, until it is wider than a point

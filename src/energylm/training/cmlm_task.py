@@ -5,7 +5,7 @@
 What is hidden in row r of step s is a pure function of (seed, s, r), in validation of (seed, pair): neither the cut
 into micro-batches nor the number of processes changes it, and every validation hides the same.
 
-Relations  `objectives.uniform_masking` hides, `data.sequence_pairs` batches by length, `models.cmlm` is trained.
+Relations  `objectives.masking` hides, `data.sequence_pairs` batches by length, `models.cmlm` is trained.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from energylm.data.sequence_pairs import LengthBatches, SequencePairs
 from energylm.models.cmlm import ConditionalMaskedLM
 from energylm.objectives.cross_entropy import IGNORED, count_targets, cross_entropy_sum
-from energylm.objectives.masked_lm import masking_uniforms
-from energylm.objectives.uniform_masking import hide_uniformly
+from energylm.objectives.masking import hide_uniformly, masking_uniforms
 from energylm.training.task import Batch, Share, Sums
 
 MASKED, LENGTH = "masked", "length"  # the terms of the loss

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from energylm.numerics.categorical import draw_categorical
-from energylm.objectives.masked_lm import masking_uniforms
-from energylm.objectives.noise_positions import noise_count
+from energylm.objectives.masking import masking_uniforms
+from energylm.objectives.noised_tokens import noise_count
 from energylm.training.language_model_task import LanguageModelTask, WindowOptions, WindowSource
 from energylm.training.task import Batch, Share, Sums
 

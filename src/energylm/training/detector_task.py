@@ -6,7 +6,7 @@ Row r of a step is a human and a machine block. Each class goes through its text
 text does not weigh more than a short one, and a visit takes one of the text's intersecting blocks at random, sometimes
 cut shorter. All of it is a pure function of (seed, epoch, text). Validation scores whole texts by the mean over blocks.
 
-Relations  `objectives.residual_nce` is the loss; `bundles.detector` scores texts the same way.
+Relations  `objectives.residual_energy` is the loss; `bundles.detector` scores texts the same way.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from energylm.bundles.energy_reading import sequence_energies
 from energylm.data.text_blocks import BlockReader, EncodedText, block_starts
 from energylm.energies.pooled import PooledEnergy
-from energylm.objectives.residual_nce import residual_nce
+from energylm.objectives.residual_energy import residual_nce
 from energylm.randomness import derive_seed, epoch_order, row_keys, row_uniforms
 from energylm.training.energy_task import ContrastEnergies, measures
 from energylm.training.task import Batch, Share, Sums

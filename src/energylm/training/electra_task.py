@@ -5,7 +5,7 @@
 
 A draw that equals the original counts as original. Clark et al. 2020 (ELECTRA); clark2020 §2.5, 3.2.
 
-Relations  `objectives.electra` is the loss, `contrast_task` all that Electric shares.
+Relations  `objectives.noised_tokens` is the loss, `contrast_task` all that Electric shares.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,9 @@ from typing import Any, cast
 
 from torch import nn
 
-from energylm.models.cloze_presets import DetectorNetwork, Generator, replaced_logits
-from energylm.models.masked_presets import token_logits
+from energylm.models.cloze_presets import DetectorNetwork, Generator, replaced_logits, token_logits
 from energylm.objectives.cross_entropy import IGNORED, cross_entropy_sum
-from energylm.objectives.electra import replaced_token_loss
-from energylm.objectives.noise_positions import unique_positions
+from energylm.objectives.noised_tokens import replaced_token_loss, unique_positions
 from energylm.training.contrast_task import Judged, drawn_tokens, told_right
 from energylm.training.task import Batch
 

@@ -4,7 +4,7 @@
     algorithm 2: one pass over the noised x       →  E at every position                       Clark et al. 2020
     algorithm 1: one pass over x, one for each of the k noise tokens, alone in the true x      the reference
 
-Relations  `objectives.electric_nce` is the loss, `contrast_task` all that ELECTRA shares.
+Relations  `objectives.noised_tokens` is the loss, `contrast_task` all that ELECTRA shares.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from energylm.objectives.electric_nce import efficient_nce, naive_nce, noise_logits
-from energylm.objectives.noise_positions import independent_positions, unique_positions
+from energylm.objectives.noised_tokens import (
+    efficient_nce,
+    independent_positions,
+    naive_nce,
+    noise_logits,
+    unique_positions,
+)
 from energylm.training.contrast_task import Judged, drawn_tokens, told_right
 from energylm.training.task import Batch
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from energylm.config.energy import NCE, Objective
-from energylm.objectives.ranking import PAPER_MARGIN, precision_at_1
+from energylm.objectives.residual_energy import PAPER_MARGIN, precision_at_1
 from energylm.randomness import derive_seed, epoch_order, row_keys, row_uniforms
 from energylm.registry import LOSSES
 from energylm.training.task import Batch, Share, Sums

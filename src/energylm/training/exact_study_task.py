@@ -30,11 +30,8 @@ from energylm.config.exact_study import (
 )
 from energylm.data.sequences import Sequences
 from energylm.models.bilstm_context import BiLSTMContext
-from energylm.models.context_replacements import Replacements, reading
-from energylm.models.context_universe import Universe
-from energylm.objectives.conditional_projection import projection_kl
-from energylm.objectives.pseudo_likelihood import pseudo_nll
-from energylm.objectives.sequence_likelihood import sequence_nll
+from energylm.models.context_energies import Replacements, Universe, reading
+from energylm.objectives.sequence_likelihood import projection_kl, pseudo_nll, sequence_nll
 from energylm.randomness import derive_seed, epoch_order
 from energylm.training.task import Batch, Share, Sums
 

@@ -6,7 +6,7 @@ What is masked in row r of step s is a pure function of (seed, s, r), in validat
 into micro-batches nor the number of processes changes it, and every validation masks alike. The output layer runs over
 the chosen positions only, a seventh of the work of running it over all.
 
-Relations  `objectives.masked_lm` is the masking, `language_model_task` the order of windows.
+Relations  `objectives.masking` is the masking, `language_model_task` the order of windows.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from energylm.config.pretrain import MaskingConfig
-from energylm.models.masked_presets import MaskedLMNetwork, token_logits
+from energylm.models.cloze_presets import MaskedLMNetwork, token_logits
 from energylm.objectives.cross_entropy import IGNORED, count_targets, cross_entropy_sum
-from energylm.objectives.masked_lm import mask_tokens, masking_uniforms
+from energylm.objectives.masking import mask_tokens, masking_uniforms
 from energylm.training.language_model_task import LanguageModelTask, WindowOptions, WindowSource
 from energylm.training.task import Batch, Share, Sums
 

@@ -26,17 +26,14 @@ from energylm.config.seq2seq import (
 from energylm.contracts import Stepper
 from energylm.data.sequence_pairs import LengthBatches, SequencePairs
 from energylm.models.lstm_seq2seq import LSTMSeq2Seq
-from energylm.objectives.cross_entropy import IGNORED, cross_entropy_sum
-from energylm.objectives.direct_loss import soft_direct_loss
+from energylm.objectives.cross_entropy import IGNORED, cross_entropy_sum, log_z_moments, squared_log_z_sum
 from energylm.objectives.scheduled_sampling import (
     gumbel_of_rows,
     inverse_sigmoid,
     scheduled_sampling_scores,
     taught,
 )
-from energylm.objectives.self_normalization import log_z_moments, squared_log_z_sum
-from energylm.objectives.soft_hinge import soft_hinge
-from energylm.objectives.step_costs import StepCost
+from energylm.objectives.search_losses import StepCost, soft_direct_loss, soft_hinge
 from energylm.randomness import derive_seed, row_keys
 from energylm.search.continuous_beam import SoftBeam, continuous_beam_search
 from energylm.training.task import Batch, Share, Sums

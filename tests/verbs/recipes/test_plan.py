@@ -9,7 +9,7 @@ from energylm.errors import ConfigError, DataError
 from energylm.files import read_json, write_json
 from energylm.jobs.artefacts import ArtefactStore
 from energylm.jobs.costs import CorpusSize, GeneratedTexts, Surroundings, bytes_per_token
-from energylm.models.workload import Network, updating
+from energylm.models.compute import Network, updating
 from energylm.verbs.recipes import plan_cost as module
 from energylm.verbs.recipes.demo import Demo
 from energylm.verbs.recipes.machine import MachineConfig

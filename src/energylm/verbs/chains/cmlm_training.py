@@ -13,7 +13,7 @@ from energylm.config.seq2seq import TRANSLATION
 from energylm.data.tokenizer import train_tokenizer
 from energylm.files import sha256_of_file
 from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM
-from energylm.models.parity import count_parameters
+from energylm.models.presets import count_parameters
 from energylm.progress import say
 from energylm.training import engine
 from energylm.training.cmlm_task import ConditionalMaskedTask

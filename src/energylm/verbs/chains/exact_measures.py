@@ -18,10 +18,8 @@ from torch import Tensor
 
 from energylm.data.sequences import Sequences
 from energylm.models.bilstm_context import BiLSTMContext
-from energylm.models.context_partition import log_partition
-from energylm.models.context_replacements import reading
-from energylm.objectives.pseudo_likelihood import pseudo_nll
-from energylm.objectives.sequence_likelihood import sequence_nll
+from energylm.models.context_energies import log_partition, reading
+from energylm.objectives.sequence_likelihood import pseudo_nll, sequence_nll
 from energylm.records import Record
 from energylm.tables import Table
 

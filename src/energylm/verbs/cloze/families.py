@@ -17,13 +17,14 @@ from energylm.bundles.model_folder import new_model_folder, quiet_transformers, 
 from energylm.config.pretrain import tower_shape
 from energylm.energies.electric import TokenEnergy
 from energylm.models.cloze_presets import (
+    MaskedLMNetwork,
     build_detector,
     build_encoder,
     build_generator,
+    build_masked_network,
     build_two_tower,
     share_token_embeddings,
 )
-from energylm.models.masked_presets import MaskedLMNetwork, build_masked_network
 from energylm.models.two_tower import TwoTowerForCloze
 from energylm.training.contrast_task import NOISE_LOSS, ContrastTask
 from energylm.training.electra_task import ElectraContrast

@@ -17,7 +17,7 @@ from energylm.data.glue import read_examples, task_files
 from energylm.errors import DataError
 from energylm.estimators.sentence_metrics import METRICS
 from energylm.files import sha256_of_json
-from energylm.models.parity import count_parameters
+from energylm.models.presets import count_parameters
 from energylm.models.sequence_classifier import SequenceClassifier
 from energylm.training.sentence_task import LabelledTexts, SentenceTask
 from energylm.verbs.cloze.finetune import Finetune

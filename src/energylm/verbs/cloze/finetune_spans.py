@@ -15,7 +15,7 @@ from energylm.data.span_windows import NOWHERE, SpanWindow
 from energylm.errors import DataError
 from energylm.estimators.squad_metrics import Answered, by_answerability, squad_metrics
 from energylm.files import sha256_of_json
-from energylm.models.parity import count_parameters
+from energylm.models.presets import count_parameters
 from energylm.training.span_task import SpanTask
 from energylm.verbs.cloze.finetune import Finetune
 from energylm.verbs.cloze.finetune_data import JudgedModel

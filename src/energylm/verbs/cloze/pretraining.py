@@ -20,9 +20,9 @@ from energylm.config.training import TrainingConfig
 from energylm.data.corpus import Corpus
 from energylm.data.windows import Windows
 from energylm.errors import ModelError
+from energylm.models.cloze_presets import NetworkSizes
 from energylm.models.compute import equal_steps, training_flops_per_step
-from energylm.models.masked_presets import NetworkSizes
-from energylm.models.parity import count_parameters
+from energylm.models.presets import count_parameters
 from energylm.training.engine import state_of_run, train
 from energylm.training.trained_run import TrainedRun
 from energylm.verbs.cloze.families import FAMILIES

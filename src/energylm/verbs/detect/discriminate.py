@@ -14,7 +14,7 @@ from energylm.verbs.verb import Verb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
-    from energylm.models.workload import Network
+    from energylm.models.compute import Network
     from energylm.report.grid_report import GridSummary
     from energylm.verbs.detect.discriminating import DiscriminationResult, FittedLikelihood
 
@@ -46,7 +46,7 @@ class Discriminate(Verb):
 
     def cost(self, around: "Surroundings") -> "Counted":
         from energylm.jobs.costs import TOKENS_AT_ONCE
-        from energylm.models.workload import resident_bytes
+        from energylm.models.compute import resident_bytes
 
         energy = around.network(self.energy)
         is_likelihood = "likelihood" in Path(self.energy).parts  # where the store puts what a step `likelihood` made
@@ -106,7 +106,7 @@ class GatherCells(Verb):
 def _reading(network: "Network", negatives: Folders, around: "Surroundings", *, predicts: bool) -> "Counted":
     """The work of reading real and generated texts, by a network that `predicts` every token or scores the whole."""
     from energylm.jobs.costs import Counted, passes_over
-    from energylm.models.workload import reading
+    from energylm.models.compute import reading
 
     counted = Counted()
     for name in negatives:

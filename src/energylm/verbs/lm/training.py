@@ -26,8 +26,7 @@ from energylm.data.windows import Windows
 from energylm.errors import ConfigError, ModelError, VocabularyMismatch
 from energylm.estimators.perplexity import PerplexityEstimate
 from energylm.models.causal import CausalLanguageModel
-from energylm.models.parity import count_parameters, width_for
-from energylm.models.presets import build_network
+from energylm.models.presets import build_network, count_parameters, width_for
 from energylm.models.ralm import RalmLM
 from energylm.training.engine import state_of_run, train
 from energylm.training.language_model_task import LanguageModelTask

@@ -23,8 +23,8 @@ from energylm.data.tokenizer import end_token_id, train_tokenizer
 from energylm.errors import ConfigError, ModelError
 from energylm.files import read_json, sha256_of_file, write_json
 from energylm.models.lstm_seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
-from energylm.models.parity import count_parameters
-from energylm.objectives.step_costs import OUTSIDE, step_cost
+from energylm.models.presets import count_parameters
+from energylm.objectives.search_losses import OUTSIDE, step_cost
 from energylm.progress import say
 from energylm.training import engine
 from energylm.training.checkpoint import FOLDER as CHECKPOINTS
