@@ -85,8 +85,8 @@ LOSSES = Registry(
     "loss",
     group="energylm.losses",
     parts={
-        "nce": "energylm.objectives.residual_nce:residual_nce",
-        "most-offending": "energylm.objectives.most_offending:most_offending",
-        "ranking": "energylm.objectives.ranking:ranking",
+        "nce": "energylm.objectives.residual_energy:residual_nce",
+        "most-offending": "energylm.objectives.residual_energy:most_offending",
+        "ranking": "energylm.objectives.residual_energy:ranking",
     },
 )

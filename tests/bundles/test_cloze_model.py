@@ -16,7 +16,7 @@ from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.models import two_tower
 from energylm.models.cloze_presets import build_detector, build_encoder, build_two_tower, replaced_logits
-from energylm.objectives.electra import detector_log_prob
+from energylm.objectives.noised_tokens import detector_log_prob
 
 MAIN = TransformerShape(layers=1, width=32, heads=2, dropout=0.0)
 LOCAL = LocalTransformerShape(layers=2, width=32, heads=2, dropout=0.0)

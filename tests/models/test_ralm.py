@@ -8,9 +8,8 @@ from transformers import AutoModelForCausalLM
 
 from energylm.errors import VocabularyMismatch
 from energylm.models.causal import CausalLanguageModel
-from energylm.models.decoders import decoder_for
+from energylm.models.decoders import ProductDecoder, decoder_for
 from energylm.models.presets import build_network
-from energylm.models.product_decoder import ProductDecoder
 from energylm.models.ralm import RalmConfig, RalmLM, register
 from energylm.objectives.cross_entropy import cross_entropy_sum
 from energylm.samplers.continuations import sample_continuations

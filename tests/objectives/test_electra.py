@@ -5,7 +5,7 @@ import math
 import torch
 from torch.testing import assert_close
 
-from energylm.objectives.electra import detector_log_prob, replaced_token_loss
+from energylm.objectives.noised_tokens import detector_log_prob, replaced_token_loss
 
 M = 0.15
 

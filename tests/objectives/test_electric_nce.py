@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import softplus
 from torch.testing import assert_close
 
-from energylm.objectives.electric_nce import efficient_nce, naive_nce, noise_logits
+from energylm.objectives.noised_tokens import efficient_nce, naive_nce, noise_logits
 from energylm.testing import enumerate_sequences, index_of
 
 V, T = 3, 3

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from energylm.energies.masked_lm import MaskedLMEnergy
-from energylm.objectives.conditional_projection import projection_kl
-from energylm.objectives.pseudo_likelihood import log_conditionals, pseudo_nll
-from energylm.objectives.sequence_likelihood import sequence_nll
+from energylm.objectives.sequence_likelihood import log_conditionals, projection_kl, pseudo_nll, sequence_nll
 from energylm.testing import TabularMaskedModel, enumerate_sequences, index_of
 
 V, T = 3, 3

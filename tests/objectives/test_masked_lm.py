@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from energylm.objectives.cross_entropy import IGNORED, count_targets, cross_entropy_sum
-from energylm.objectives.masked_lm import mask_tokens, masking_uniforms
+from energylm.objectives.masking import mask_tokens, masking_uniforms
 from energylm.testing import assert_same_distribution
 
 VOCABULARY, MASK = 12, 2

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from energylm.objectives.most_offending import most_offending, offending_energy, offending_index
-from energylm.objectives.residual_nce import residual_nce
+from energylm.objectives.residual_energy import most_offending, offending_energy, offending_index, residual_nce
 
 
 def energies(k=6, size=40, seed=0):

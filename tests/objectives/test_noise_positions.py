@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from energylm.objectives.masked_lm import masking_uniforms
-from energylm.objectives.noise_positions import independent_positions, noise_count, unique_positions
+from energylm.objectives.masking import masking_uniforms
+from energylm.objectives.noised_tokens import independent_positions, noise_count, unique_positions
 from energylm.testing import assert_same_distribution
 
 MASKABLE = torch.tensor([True, False, True, True, True, False, True])  # 5 of 7

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from energylm.objectives.ranking import PAPER_MARGIN, precision_at_1, ranking
+from energylm.objectives.residual_energy import PAPER_MARGIN, precision_at_1, ranking
 
 REAL = torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64)
 NOISE = torch.tensor([[3.0, 0.5], [0.9, 0.2], [5.0, 2.0]], dtype=torch.float64)

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from energylm.objectives.residual_nce import residual_nce
+from energylm.objectives.residual_energy import residual_nce
 from energylm.testing import TabularEnergy, TabularLanguageModel, exact_language_model
 
 VOCABULARY, LENGTH = 4, 3

@@ -7,10 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from energylm.errors import ConfigError
-from energylm.objectives.direct_loss import soft_direct_loss
-from energylm.objectives.self_normalization import log_z_moments, log_z_spread, squared_log_z_sum
-from energylm.objectives.soft_hinge import soft_hinge
-from energylm.objectives.step_costs import step_cost
+from energylm.objectives.cross_entropy import log_z_moments, log_z_spread, squared_log_z_sum
+from energylm.objectives.search_losses import soft_direct_loss, soft_hinge, step_cost
 
 FLOAT = torch.float64
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from energylm.objectives.cross_entropy import IGNORED
-from energylm.objectives.masked_lm import masking_uniforms
-from energylm.objectives.uniform_masking import hide_uniformly
+from energylm.objectives.masking import hide_uniformly, masking_uniforms
 
 MASK = 9
 

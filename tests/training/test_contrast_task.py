@@ -22,9 +22,7 @@ from energylm.models.cloze_presets import (
     share_token_embeddings,
 )
 from energylm.objectives.noised_tokens import independent_positions, unique_positions
-from energylm.training.contrast_task import CONTRAST_LOSS, NOISE_LOSS, ContrastTask
-from energylm.training.electra_task import ElectraContrast
-from energylm.training.electric_task import ElectricContrast
+from energylm.training.contrast_task import CONTRAST_LOSS, NOISE_LOSS, ContrastTask, ElectraContrast, ElectricContrast
 from energylm.training.engine import train
 from energylm.training.seeding import seeded
 from energylm.training.task import Share

@@ -10,7 +10,7 @@ from energylm.models.cloze_presets import build_masked_network
 from energylm.objectives.cross_entropy import IGNORED
 from energylm.training.engine import train
 from energylm.training.journal import read_journal
-from energylm.training.masked_lm_task import MaskedLMTask
+from energylm.training.language_model_task import MaskedLMTask
 from energylm.training.seeding import seeded
 from energylm.training.task import Share
 

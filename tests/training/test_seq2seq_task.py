@@ -13,7 +13,7 @@ from energylm.objectives.search_losses import step_cost
 from energylm.search.greedy import greedy_search
 from energylm.training.engine import train
 from energylm.training.seeding import seeded
-from energylm.training.seq2seq_task import Seq2SeqTask
+from energylm.training.sequence_pair_task import Seq2SeqTask
 from energylm.training.task import Share
 
 VOCABULARY, BATCH = 4, 6

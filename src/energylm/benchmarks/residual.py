@@ -221,7 +221,7 @@ def _engine(steps: int) -> float:
 def _bare_loop(steps: int) -> float:
     import torch
 
-    from energylm.objectives.residual_nce import residual_nce
+    from energylm.objectives.residual_energy import residual_nce
 
     task, times = _task()
     network = task.model.train()

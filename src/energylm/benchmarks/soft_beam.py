@@ -127,8 +127,7 @@ def _training_steps(size: Size, *, beams: tuple[int, ...]) -> dict[str, Callable
     import torch.nn.functional as F
 
     from energylm.objectives.cross_entropy import cross_entropy_sum
-    from energylm.objectives.direct_loss import soft_direct_loss
-    from energylm.objectives.step_costs import step_cost
+    from energylm.objectives.search_losses import soft_direct_loss, step_cost
     from energylm.search.continuous_beam import continuous_beam_search
 
     network, source_BS, lengths_B, gold_BT = _setting(size)

@@ -2,7 +2,7 @@
 
     electric      −E(x)_t                                        unnormalised; about log p(x_t | x_∖t) after training
     two-tower     log q(x_t | x_∖t)                              exact
-    electra-tt    log D q / (a (1 − D) + q)                      `objectives.electra`: detector and noise model together
+    electra-tt    log D q / (a (1 − D) + q)                      `objectives.noised_tokens`: detector and noise model together
 
 The sum over a text is its pseudo-log-likelihood (clark2020 §3.2). Networks that were trained on documents between
 end-of-text tokens read each sequence framed by one on either side (`framed`, which the folder knows); the frame is
@@ -28,12 +28,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from energylm.bundles.encoder_folder import load_encoder
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import (
     check_files,
     check_finite,
     check_vocabularies,
+    load_encoder,
     new_model_folder,
     quiet_transformers,
     read_manifest,
@@ -47,7 +47,7 @@ from energylm.models.cloze_presets import DetectorNetwork, replaced_logits
 from energylm.models.contexts import tokens_at_once
 from energylm.models.two_tower import TwoTowerForCloze
 from energylm.numerics.length_batches import length_batches
-from energylm.objectives.electra import detector_log_prob
+from energylm.objectives.noised_tokens import detector_log_prob
 
 ClozeKind = Literal["electric", "two-tower", "electra-tt"]
 ClozeNetwork = TokenEnergy | TwoTowerForCloze | DetectorNetwork

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from energylm.config.energy import BILSTM, BIT, FIRST, KIND_WORDS, LINEAR, POOLINGS, SUM, UNIT, EnergyKind, Pooling
+from energylm.config.models import BILSTM, BIT, FIRST, KIND_WORDS, LINEAR, POOLINGS, SUM, UNIT, EnergyKind, Pooling
 from energylm.energies.encoder_bodies import BagOfTokensConfig, BiLSTMConfig
 from energylm.errors import ConfigError
 from energylm.randomness import generator

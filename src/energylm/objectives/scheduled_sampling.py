@@ -11,7 +11,7 @@ Through a hard prediction no gradient flows to the scores that made it; through 
 plain cross-entropy, stepped. `inverse_sigmoid` is how ε falls with the epochs.
 
 Use it     to train a model for greedy decoding.
-Relations  `direct_loss` does the same for beam search and pays for the answer; `cross_entropy` is the scores' loss.
+Relations  `search_losses` does the same for beam search and pays for the answer; `cross_entropy` is the scores' loss.
 """
 
 import math

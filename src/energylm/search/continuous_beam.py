@@ -14,7 +14,7 @@ symbols are written. Where sequences end by EOS, element i has ended to the degr
 its own length stands still.
 
 Use it     to train a model for the beam search that will decode it.
-Relations  `beam` is the limit α → ∞; `objectives.direct_loss` and `objectives.soft_hinge` read its result.
+Relations  `beam` is the limit α → ∞; `objectives.search_losses` reads its result.
 """
 
 from collections.abc import Callable

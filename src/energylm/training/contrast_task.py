@@ -7,18 +7,50 @@ numbers. Positions and draws are functions of (seed, step, row), in validation o
 micro-batches nor the number of processes changes them.
 
 Relations  `electric_task` and `electra_task` contrast the tokens; `language_model_task` has the order of windows.
+
+=====
+
+Training ELECTRA: a detector of replaced tokens, beside the noise model that replaces them.
+
+    masked-lm    the chosen tokens are masked, a small masked language model fills them in; it learns at these only
+    two-tower    two towers read the original, draw at the chosen positions, learn at every position: ELECTRA-TT
+
+A draw that equals the original counts as original. Clark et al. 2020 (ELECTRA); clark2020 §2.5, 3.2.
+
+Relations  `objectives.noised_tokens` is the loss, `contrast_task` all that Electric shares.
+
+=====
+
+Training Electric: token energies by noise-contrastive estimation, beside the two-tower noise model.
+
+    one pass of the towers over the original x    →  log q(· | x_∖t) at every position, their likelihood, the draws
+    algorithm 2: one pass over the noised x       →  E at every position                       Clark et al. 2020
+    algorithm 1: one pass over x, one for each of the k noise tokens, alone in the true x      the reference
+
+Relations  `objectives.noised_tokens` is the loss, `contrast_task` all that ELECTRA shares.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Unpack, cast
+from typing import Any, Literal, Protocol, Unpack, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+from energylm.models.cloze_presets import DetectorNetwork, Generator, replaced_logits, token_logits
 from energylm.numerics.categorical import draw_categorical
+from energylm.objectives.cross_entropy import IGNORED, cross_entropy_sum
 from energylm.objectives.masking import masking_uniforms
-from energylm.objectives.noised_tokens import noise_count
+from energylm.objectives.noised_tokens import (
+    efficient_nce,
+    independent_positions,
+    naive_nce,
+    noise_count,
+    noise_logits,
+    replaced_token_loss,
+    unique_positions,
+)
 from energylm.training.language_model_task import LanguageModelTask, WindowOptions, WindowSource
 from energylm.training.task import Batch, Share, Sums
 
@@ -148,4 +180,113 @@ def told_right(says_noise_BT: Tensor, is_noise_BT: Tensor, maskable_BT: Tensor) 
         "real": real_BT.sum(),
         "noise_right": (noise_BT & says_noise_BT).sum(),
         "noise": noise_BT.sum(),
+    }
+
+
+@dataclass(frozen=True)
+class ElectraContrast:
+    """For `ContrastTask`; `model["main"]` is a detector of `models.cloze_presets`, `model["noise"]` a generator if
+    there is a `mask_token_id`, else a `TwoTowerForCloze`."""
+
+    mask_token_id: int | None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"mask_token_id": self.mask_token_id}
+
+    def predictions(self, batch: Batch) -> float:
+        return float(batch["maskable_BT" if self.mask_token_id is None else "noise_count_B"].sum())
+
+    def judge(self, model: nn.ModuleDict, batch: Batch) -> Judged:
+        tokens_BT, maskable_BT = batch["tokens_BT"], batch["maskable_BT"]
+        chosen_BT = unique_positions(batch["position_uniforms_BT"], maskable_BT, batch["noise_count_B"])
+        if self.mask_token_id is None:
+            logits_BTV = model["noise"](tokens_BT).logits
+            logits_MV, predicted_BT = logits_BTV[chosen_BT], maskable_BT
+            noise_loss = cross_entropy_sum(logits_BTV, tokens_BT.masked_fill(~maskable_BT, IGNORED))
+        else:
+            masked_BT = tokens_BT.masked_fill(chosen_BT, self.mask_token_id)
+            # The output layer is most of a small generator's work: it runs at the chosen positions only.
+            generator = cast(Generator, model["noise"])
+            hidden_MD = generator.base_model(input_ids=masked_BT).last_hidden_state[chosen_BT]
+            logits_MV, predicted_BT = token_logits(generator, hidden_MD), chosen_BT
+            noise_loss = cross_entropy_sum(logits_MV, tokens_BT[chosen_BT])
+        noised_BT = tokens_BT.clone()
+        noised_BT[chosen_BT], _ = drawn_tokens(logits_MV, batch["token_uniforms_BT"][chosen_BT])
+        replaced_logit_BT = replaced_logits(cast(DetectorNetwork, model["main"]), noised_BT)
+        loss_B = replaced_token_loss(
+            replaced_logit_BT.float(), tokens_BT=tokens_BT, noised_BT=noised_BT, maskable_BT=maskable_BT
+        )
+        return Judged(
+            noise_loss=noise_loss,
+            noise_predictions=predicted_BT.sum(),
+            contrast_loss=loss_B.sum(),
+            maskable=maskable_BT.sum(),
+            **told_right(replaced_logit_BT > 0, noised_BT != tokens_BT, maskable_BT),
+        )
+
+
+@dataclass(frozen=True)
+class ElectricContrast:
+    """For `ContrastTask`; `model["noise"]` is a `TwoTowerForCloze`, `model["main"]` a `TokenEnergy`."""
+
+    algorithm: Literal["efficient", "naive"] = "efficient"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"algorithm": self.algorithm}
+
+    def predictions(self, batch: Batch) -> float:
+        return float(batch["maskable_BT"].sum())
+
+    def judge(self, model: nn.ModuleDict, batch: Batch) -> Judged:
+        tokens_BT, maskable_BT = batch["tokens_BT"], batch["maskable_BT"]
+        logits_BTV = model["noise"](tokens_BT).logits.float()
+        nats_R = cross_entropy(logits_BTV.flatten(0, 1), tokens_BT.flatten(), reduction="none")
+        log_noise_BT = -nats_R.view_as(tokens_BT)
+        contrast = _efficient if self.algorithm == "efficient" else _naive
+        maskable = maskable_BT.sum()
+        return Judged(
+            noise_loss=-log_noise_BT[maskable_BT].sum(),
+            noise_predictions=maskable,
+            maskable=maskable,
+            **contrast(model["main"], batch, logits_BTV.detach(), log_noise_BT.detach()),
+        )
+
+
+def _efficient(energy: nn.Module, batch: Batch, logits_BTV: Tensor, log_noise_BT: Tensor) -> dict[str, Tensor]:
+    """`log_noise_BT` is log q of the original tokens; where noise is put in, it becomes that of the noise."""
+    tokens_BT, maskable_BT, count_B = batch["tokens_BT"], batch["maskable_BT"], batch["noise_count_B"]
+    is_noise_BT = unique_positions(batch["position_uniforms_BT"], maskable_BT, count_B)
+    drawn_M, drawn_log_noise_M = drawn_tokens(logits_BTV[is_noise_BT], batch["token_uniforms_BT"][is_noise_BT])
+    noised_BT = tokens_BT.masked_scatter(is_noise_BT, drawn_M)
+    log_noise_BT = log_noise_BT.masked_scatter(is_noise_BT, drawn_log_noise_M)
+    energy_BT = energy(noised_BT)
+    loss_B = efficient_nce(energy_BT, log_noise_BT, is_noise_BT=is_noise_BT, maskable_BT=maskable_BT)
+    counts = {"noise_count_B": count_B, "real_count_B": maskable_BT.sum(-1) - count_B}
+    says_noise_BT = noise_logits(energy_BT.detach(), log_noise_BT, **counts) > 0
+    return {"contrast_loss": loss_B.sum(), **told_right(says_noise_BT, is_noise_BT, maskable_BT)}
+
+
+def _naive(energy: nn.Module, batch: Batch, logits_BTV: Tensor, log_noise_BT: Tensor) -> dict[str, Tensor]:
+    tokens_BT, maskable_BT, count_B = batch["tokens_BT"], batch["maskable_BT"], batch["noise_count_B"]
+    most = max(1, int(count_B.max()))
+    position_BK = independent_positions(batch["position_uniforms_BT"][:, :most], maskable_BT)
+    logits_BKV = logits_BTV.gather(1, position_BK[..., None].expand(-1, -1, logits_BTV.shape[-1]))
+    uniforms_R = batch["token_uniforms_BT"][:, :most].flatten()
+    drawn_R, drawn_log_noise_R = drawn_tokens(logits_BKV.flatten(0, 1), uniforms_R)
+    drawn_BK = drawn_R.view_as(position_BK)
+    replaced_BKT = tokens_BT[:, None, :].repeat(1, most, 1).scatter_(2, position_BK[..., None], drawn_BK[..., None])
+    energy_BKT = energy(replaced_BKT.flatten(0, 1)).view_as(replaced_BKT)
+    real = (energy(tokens_BT), log_noise_BT)
+    noise = (energy_BKT.gather(2, position_BK[..., None])[..., 0], drawn_log_noise_R.view_as(position_BK))
+    loss_B = naive_nce(*real, *noise, maskable_BT=maskable_BT, count_B=count_B)
+    counts = {"noise_count_B": count_B, "real_count_B": maskable_BT.sum(-1)}
+    used_BK = torch.arange(most, device=count_B.device) < count_B[:, None]
+    return {
+        "contrast_loss": loss_B.sum(),
+        "real_right": (maskable_BT & (noise_logits(*real, **counts) <= 0)).sum(),
+        "real": maskable_BT.sum(),
+        "noise_right": (used_BK & (noise_logits(*noise, **counts) > 0)).sum(),
+        "noise": count_B.sum(),
     }

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from energylm.config.energy import NCE, Objective
+from energylm.config.models import NCE, Objective
 from energylm.objectives.residual_energy import PAPER_MARGIN, precision_at_1
 from energylm.randomness import derive_seed, epoch_order, row_keys, row_uniforms
 from energylm.registry import LOSSES

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from energylm.config.exact_study import (
+from energylm.config.models import (
     LIKELIHOOD,
     MASKED,
     PROJECTION,
     PROJECTION_AND_PSEUDO,
     PSEUDO_LIKELIHOOD,
-    Objective,
+    StudyObjective,
 )
 from energylm.data.sequences import Sequences
 from energylm.models.bilstm_context import BiLSTMContext
@@ -37,7 +37,7 @@ from energylm.training.task import Batch, Share, Sums
 
 VALIDATED_AT_ONCE = 256
 
-_TERMS: dict[Objective, tuple[Objective, ...]] = {
+_TERMS: dict[StudyObjective, tuple[StudyObjective, ...]] = {
     LIKELIHOOD: (LIKELIHOOD,),
     PSEUDO_LIKELIHOOD: (PSEUDO_LIKELIHOOD,),
     MASKED: (MASKED,),
@@ -55,7 +55,7 @@ class ExactStudyTask:
         train: Sequences,
         valid: Sequences,
         *,
-        objective: Objective,
+        objective: StudyObjective,
         seed: int,
         global_batch: int,
         save_model: Callable[[nn.Module, Path], None],

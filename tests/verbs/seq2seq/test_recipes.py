@@ -14,7 +14,7 @@ from energylm.estimators.sequence_scores import tag_scores
 from energylm.files import write_json
 from energylm.jobs.artefacts import ArtefactStore
 from energylm.jobs.job import Job
-from energylm.objectives.self_normalization import LogZ
+from energylm.objectives.cross_entropy import LogZ
 from energylm.verbs import PickSeq2Seq, TrainSeq2Seq
 from energylm.verbs.recipes.recipe import load_recipe
 from energylm.verbs.recipes.recipe_plan import plan_recipe

@@ -6,7 +6,7 @@ A difference above the margin has no ranking loss; above 0 the pair is ordered r
 of 1 in eq. 2 and draw 0.1 in figure 3, so margins are a parameter, told with every number. Errors are over contexts,
 since the generated texts of a context share its real one.
 
-Relations  `data.negatives_contrast` puts the texts side by side; `objectives.ranking` trains differences;
+Relations  `data.negatives_contrast` puts the texts side by side; `objectives.residual_energy` trains differences;
            `estimators.discrimination` asks for one threshold for all contexts.
 """
 

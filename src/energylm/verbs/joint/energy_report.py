@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from energylm.objectives.ranking import precision_at_1
-from energylm.objectives.residual_nce import residual_nce
+from energylm.objectives.residual_energy import precision_at_1, residual_nce
 from energylm.records import Record
 from energylm.report.plots import histogram_plot, loss_plot
 from energylm.report.report import Numbers, Plot, Section, Text

@@ -15,8 +15,7 @@ from energylm.data.sequence_pairs import SequencePairs
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.sequence_scores import EntityScores, TagScores, TranslationScores
 from energylm.files import read_json, write_json
-from energylm.objectives.cross_entropy import IGNORED, cross_entropy_sum
-from energylm.objectives.self_normalization import LogZ, log_z_moments, log_z_spread
+from energylm.objectives.cross_entropy import IGNORED, LogZ, cross_entropy_sum, log_z_moments, log_z_spread
 from energylm.progress import progress
 from energylm.records import LOCAL, Record
 from energylm.report.report import Numbers, write_report

@@ -30,8 +30,8 @@ from energylm.training import engine
 from energylm.training.checkpoint import FOLDER as CHECKPOINTS
 from energylm.training.checkpoint import refuse_another_run
 from energylm.training.seeding import seeded
-from energylm.training.seq2seq_task import Seq2SeqTask
-from energylm.training.trained_run import TrainedRun
+from energylm.training.sequence_pair_task import Seq2SeqTask
+from energylm.training.state import TrainedRun
 from energylm.verbs.seq2seq.train import NetworkConfig, TrainSeq2Seq
 
 JUDGED = ("quality", "f1", "accuracy", "bleu", "length_ratio")  # numbers that validation reports, where a task has them

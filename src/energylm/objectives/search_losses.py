@@ -1,4 +1,19 @@
-"""Costs that are sums over positions, so that a search can carry them along: Σ_t d(y_t, y*_t).
+"""Losses that train a model for the beam search which will decode it, and the costs that such a search carries along.
+
+    direct     L = softmax(α s) · D                                        goyal2021 eq. 4.2, algorithm 3 line 19
+    hinge      L = max(0, s_max − s(y*)),   s_max = softmax(α s) · s       goyal2021 §4.4
+
+s and D are the scores and costs of the last elements of a soft beam (`search.continuous_beam`).
+
+**Direct loss**, the cost of what a beam search would answer, made smooth. As α grows this becomes the cost of hard beam
+search's answer, whatever that is worth as a function to descend: start smooth and raise α, from a model trained by
+cross-entropy. It pays for the answer and nothing else.
+
+**Hinge** over a cost-augmented soft beam, whose every symbol had its cost added: the search looks for what is wrong and
+yet scores high. s(y*) is the gold sequence's own score, under the same normalisation. Since the search is not exact,
+the loss can be lowered by making wrong sequences hard to find (§4.6): on named entities it ends below cross-entropy.
+
+**Costs** are sums over positions, Σ_t d(y_t, y*_t), so that a search can carry them along.
 
     hamming           d = 1 where the symbol is not the gold one                       goyal2021 §4.3.3
     doubled-outside   … and 2 where "O" is written and the gold tag is not "O"         goyal2021 §4.5.1, for entities
@@ -15,6 +30,19 @@ from torch import Tensor
 
 from energylm.config.seq2seq import DOUBLED_OUTSIDE, HAMMING
 from energylm.errors import ConfigError
+from energylm.numerics.relaxations import soft_argmax
+
+
+def soft_direct_loss(scores_BK: Tensor, costs_BK: Tensor, *, alpha: float | Tensor) -> Tensor:
+    """(B,) the cost of each row's best element, softly chosen."""
+    return (soft_argmax(scores_BK, alpha=alpha) * costs_BK).sum(-1)
+
+
+def soft_hinge(augmented_scores_BK: Tensor, gold_score_B: Tensor, *, alpha: float | Tensor) -> Tensor:
+    """(B,) by how much the worst offender outscores the gold sequence, at least 0."""
+    highest_B = (soft_argmax(augmented_scores_BK, alpha=alpha) * augmented_scores_BK).sum(-1)
+    return (highest_B - gold_score_B).clamp(min=0.0)
+
 
 COSTS = (HAMMING, DOUBLED_OUTSIDE)
 OUTSIDE = "O"
