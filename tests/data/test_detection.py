@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from energylm.config.detect import DetectionSources
+from energylm.config.texts import DetectionSources
 from energylm.data.detection import read_detection, read_unlabelled
 from energylm.errors import DataError
 

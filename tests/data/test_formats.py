@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from energylm.config.corpus import SourceSettings
+from energylm.config.texts import SourceSettings
 from energylm.data.formats.blimp import read_blimp
 from energylm.data.formats.conll2003 import iob1_to_iob2, read_conll2003
 from energylm.data.formats.conllu import read_conllu

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from energylm.config.finetune import TASKS
+from energylm.config.cloze import TASKS
 from energylm.data.examples import ExampleBatches, held_out, random_part
 from energylm.data.glue import COLUMNS, FOLDERS, LAYOUTS, read_examples, task_files
 from energylm.errors import DataError

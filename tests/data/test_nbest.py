@@ -7,7 +7,7 @@ import pytest
 
 from energylm.data.formats.nbest import Hypothesis, NBest
 from energylm.data.nbest import format_of, read_lists, sample_lists
-from energylm.data.readers.jsonl import JsonLines
+from energylm.data.sources import JsonLines
 from energylm.errors import DataError
 
 LISTS = [

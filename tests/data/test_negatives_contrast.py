@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from energylm.config.negatives import NegativesSettings
+from energylm.config.texts import NegativesSettings
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast, by_window, pad, until_end

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from energylm.config.corpus import SourceSettings
+from energylm.config.texts import SourceSettings
+from energylm.data import text_files
+from energylm.data.dataset_sources import StateOfTheUnion
 from energylm.data.document import LEADING_CHARACTERS
-from energylm.data.readers import utf8
-from energylm.data.readers.sotu import StateOfTheUnion
 from energylm.data.sources import open_sources
 from energylm.errors import DataError
 
@@ -133,7 +133,7 @@ def test_a_network_that_fails_while_rows_are_read_is_one_line(monkeypatch, tmp_p
             yield {"text": ["first"]}
             raise NoRoute("the line\nis dead")
 
-    monkeypatch.setattr("energylm.data.readers.huggingface.HuggingFaceDataset._load", lambda source: Rows())
+    monkeypatch.setattr("energylm.data.dataset_sources.HuggingFaceDataset._load", lambda source: Rows())
     (source,) = open_sources(["hf:some/set"], SourceSettings())
     documents = source.documents()
     assert next(documents).pieces == ("first",)
@@ -171,21 +171,21 @@ def test_the_default_corpus_by_era():
 
 def test_long_files_come_in_blocks_that_join_to_the_text(tmp_path, monkeypatch):
     """Blocks of 7 bytes cut characters of 2 to 4 bytes in every possible place."""
-    monkeypatch.setattr(utf8, "BLOCK_BYTES", 7)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 7)
     text = "aé漢🙂" * 40
-    blocks = list(utf8.decoded_blocks(put(tmp_path / "a.txt", "\ufeff" + text)))
+    blocks = list(text_files.decoded_blocks(put(tmp_path / "a.txt", "\ufeff" + text)))
     assert "".join(blocks) == text
     assert len(blocks) > 10
 
 
 def test_the_first_block_of_a_long_file_is_long_enough_to_split_by(tmp_path):
     file = put(tmp_path / "a.txt", "🙂" * 300_000)  # four bytes each: the fewest characters a block can have
-    assert len(next(utf8.decoded_blocks(file))) >= LEADING_CHARACTERS
+    assert len(next(text_files.decoded_blocks(file))) >= LEADING_CHARACTERS
 
 
 @pytest.mark.parametrize("form", ["text", "lines", "blocks", "wiki", "jsonl"])
 def test_a_byte_that_is_not_utf8_is_named_by_its_offset(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(utf8, "BLOCK_BYTES", 5)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 5)
     prefix = '{"text": "é"}\n{"text": "'.encode()
     file = put(tmp_path / "a.txt", prefix + b'\xe9t\xe9"}\n')
     with pytest.raises(DataError, match=rf"a\.txt.*byte {len(prefix)} is not UTF-8.*iconv"):

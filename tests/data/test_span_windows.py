@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from energylm.config.finetune import SpanConfig
+from energylm.config.cloze import SpanConfig
 from energylm.data.formats.squad import Question, read_squad
 from energylm.data.pair_encoding import PairEncoder
 from energylm.data.span_windows import NOWHERE, span_windows

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from energylm.data.document import LEADING_CHARACTERS
-from energylm.data.splits import split_of
+from energylm.data.document import LEADING_CHARACTERS, split_of
 
 TEXTS = [f"document number {n}" for n in range(4000)]
 

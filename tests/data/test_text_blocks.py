@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from energylm.config.detect import BlockConfig
+from energylm.config.texts import BlockConfig
 from energylm.data.text_blocks import BlockReader, block_starts
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import ModelError

@@ -24,7 +24,7 @@ from energylm.benchmarks.harness import (
     peak_megabytes,
     print_peak_megabytes,
 )
-from energylm.data.readers.sotu import StateOfTheUnion
+from energylm.data.dataset_sources import StateOfTheUnion
 from energylm.data.tokenizer import load_tokenizer, plain_encoder
 from energylm.jobs.job import Job
 from energylm.verbs import BuildCorpus

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from energylm.data.document import SPLITS
 from energylm.data.manifest import INDEX_DTYPE, TOKENIZER_FOLDER, Manifest, ShardRecord, read_manifest
 from energylm.data.shards import check_shard
-from energylm.data.splits import SPLITS
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.errors import DataError
 

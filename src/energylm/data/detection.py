@@ -19,10 +19,10 @@ from typing import Literal
 
 import numpy as np
 
-from energylm.config.detect import DetectionSources, TextFormat
+from energylm.config.texts import DetectionSources, TextFormat
+from energylm.data.document import Split, split_of
 from energylm.data.formats.detection import read_detection_pairs, read_texts
-from energylm.data.readers.utf8 import decoded_blocks, decoded_lines
-from energylm.data.splits import Split, split_of
+from energylm.data.text_files import decoded_blocks, decoded_lines
 from energylm.errors import DataError
 from energylm.progress import say
 

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from energylm.data.cutting import cut_exactly, cuts_are_exact
-from energylm.data.document import LEADING_CHARACTERS, Document
+from energylm.data.document import LEADING_CHARACTERS, SPLITS, Document, Split
 from energylm.data.memory import give_back_freed_memory
 from energylm.data.shards import PartWriter
-from energylm.data.splits import SPLITS, Split
 from energylm.data.tokenizer import unread_characters
 from energylm.errors import DataError
 

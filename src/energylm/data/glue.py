@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from energylm.config.finetune import REGRESSION, TASKS, TaskName
+from energylm.config.cloze import REGRESSION, TASKS, TaskName
 from energylm.data.examples import Example
 from energylm.data.formats.glue import LabelledPair, LabelledSentence, read_cola, read_mrpc, read_rte, read_sst2
 from energylm.data.formats.labelled_table import Columns, has_named_columns, labelled_rows
-from energylm.data.readers.utf8 import decoded_lines
+from energylm.data.text_files import decoded_lines
 from energylm.errors import DataError
 from energylm.progress import say
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from energylm.config.rerank import STDIN, NBestFormat
+from energylm.config.cloze import STDIN, NBestFormat
 from energylm.data.formats.nbest import Lines, NBest, read_nbest
 from energylm.data.formats.nbest_jsonl import read_nbest_jsonl
 from energylm.data.formats.nbest_moses import SEPARATOR, read_nbest_moses
 from energylm.data.formats.nbest_tsv import read_nbest_tsv
-from energylm.data.readers.utf8 import decoded_lines
+from energylm.data.text_files import decoded_lines
 from energylm.errors import DataError
 from energylm.randomness import derive_seed, shuffled
 

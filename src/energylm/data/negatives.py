@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from energylm.config.negatives import NegativesSettings
+from energylm.config.texts import NegativesSettings
 from energylm.data.corpus import Corpus
 from energylm.data.negatives_manifest import NegativesManifest, NegativesShard, read_negatives_manifest
 from energylm.data.negatives_shards import ROWS_PER_GROUP, NegativeRows, read_group, read_windows

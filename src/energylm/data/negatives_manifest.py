@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from energylm.config.base import Config
-from energylm.config.negatives import NegativesSettings
+from energylm.config.texts import NegativesSettings
 from energylm.errors import ConfigError, DataError
 from energylm.files import read_json, sha256_of_file, sha256_of_json, write_json
 
@@ -45,7 +45,7 @@ class NegativesManifest(Config):
 
     format_version: int = FORMAT_VERSION
     identity: str = Field(description="Hash of settings, generator and corpus: an equal one means nothing to do.")
-    settings: dict[str, Any] = Field(description="How contexts were continued: `config.negatives`.")
+    settings: dict[str, Any] = Field(description="How contexts were continued: `config.texts`.")
     generator: GeneratorRecord
     corpus: CorpusRecord
     contexts: int

@@ -1,26 +1,157 @@
-"""The source strings of a user → readers. Folders are walked in the order of names, whatever the disk says."""
+"""The source strings of a user → readers of documents, and the readers of files.
 
-from collections.abc import Callable, Sequence
+    text      the file is one document         blocks   lines up to a blank line are one      lines   each line is one
+    wiki      WikiText (Merity et al. 2016): many articles, each opened by a line ` = Title = `
+    jsonl     a named field of each record     parquet  a string column, read batch by batch
+
+Folders are walked in the order of names, whatever the disk says. Readers yield documents lazily; what cannot be read is
+an error that names file, place and cure.
+
+Relations  `dataset_sources` reads what comes as a data set; `spoken` turns any source into a recogniser's words.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 
-from energylm.config.corpus import SourceSettings
-from energylm.data.document import Source
-from energylm.data.readers.huggingface import HuggingFaceDataset, is_saved_dataset
-from energylm.data.readers.jsonl import JsonLines
-from energylm.data.readers.parquet import ParquetColumn
-from energylm.data.readers.sotu import StateOfTheUnion
-from energylm.data.readers.text import TextBlocks, TextFile, TextLines
-from energylm.data.readers.wiki import WikiArticles
+from energylm.config.texts import SourceSettings
+from energylm.data.dataset_sources import HuggingFaceDataset, StateOfTheUnion, is_saved_dataset
+from energylm.data.document import Document, Fingerprint, Source, guarded
 from energylm.data.spoken import Spoken
+from energylm.data.text_files import decoded_blocks, decoded_lines, json_records, nearest_field, text_field
 from energylm.errors import DataError
+from energylm.files import sha256_of_file
 
-_SUFFIXES = {
-    "text": (".txt", ".text", ".md"),
-    "jsonl": (".jsonl", ".ndjson"),
-    "parquet": (".parquet",),
+_ROWS_AT_ONCE = 256  # of Parquet
+_BUFFER_BYTES = 1 << 20
+_TITLE = re.compile(r"^ ?= (?!=)(.*[^=\s]) = *$")
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """Base of the readers of one file. `name` is relative to the folder the user gave: no machine paths in a corpus."""
+
+    path: Path
+    name: str
+    field: str = "text"  # of a record, where the file has records
+    origin: str = ""
+    licence: str = ""
+
+    @property
+    def text_bytes(self) -> int | None:
+        return self.path.stat().st_size
+
+    def fingerprint(self) -> Fingerprint:
+        return Fingerprint(sha256_of_file(self.path), self.path.stat().st_size)
+
+    def documents(self) -> Iterator[Document]:
+        raise NotImplementedError
+
+
+class TextFile(FileSource):
+    """The whole file is one document, read in blocks."""
+
+    def documents(self) -> Iterator[Document]:
+        yield Document(self.name, decoded_blocks(self.path))
+
+
+class TextLines(FileSource):
+    """Every line that is not blank is a document."""
+
+    def documents(self) -> Iterator[Document]:
+        for number, line in decoded_lines(self.path):
+            if line.strip():
+                yield Document(f"{self.name}:{number}", (line,))
+
+
+class TextBlocks(FileSource):
+    """Lines up to a blank line are a document."""
+
+    def documents(self) -> Iterator[Document]:
+        for is_text, lines in groupby(decoded_lines(self.path), key=lambda numbered: bool(numbered[1].strip())):
+            if is_text:
+                numbers, block = zip(*lines, strict=True)
+                yield Document(f"{self.name}:{numbers[0]}", ("\n".join(block),))
+
+
+class WikiArticles(FileSource):
+    """Articles of a WikiText file with their headings; text before the first title is a document of its own. Sections
+    inside an article have two or more equal signs (` = = History = = `). A title line counts as one only between blank
+    lines, because tables and formulas hold equal signs too."""
+
+    def documents(self) -> Iterator[Document]:
+        article: list[str] = []
+        first, after_blank = 1, True
+        for (number, line), (_, following) in pairwise(chain(decoded_lines(self.path), ((0, ""),))):
+            if after_blank and not following.strip() and _TITLE.match(line):
+                yield from self._document(article, first)
+                article, first = [], number
+            article.append(line)
+            after_blank = not line.strip()
+        yield from self._document(article, first)
+
+    def _document(self, lines: list[str], first: int) -> Iterator[Document]:
+        text = "\n".join(lines).strip("\n")
+        if text.strip():
+            yield Document(f"{self.name}:{first}", (text,))
+
+
+class JsonLines(FileSource):
+    """A field of each JSON object, one a line."""
+
+    def documents(self) -> Iterator[Document]:
+        for number, record in json_records(self.path, cure="mend the line, or read the file with --format lines"):
+            text = text_field(record, self.field, location=f"{self.path} line {number}")
+            yield Document(f"{self.name}:{number}", (text,))
+
+
+class ParquetColumn(FileSource):
+    """A string column of a Parquet file."""
+
+    @property
+    def text_bytes(self) -> int | None:
+        return None  # compressed
+
+    def documents(self) -> Iterator[Document]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            # A small buffer instead of whole row groups: writers often make the file one group.
+            file = pq.ParquetFile(self.path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise self._unreadable(error) from None
+        with file:
+            names = file.schema_arrow.names
+            if self.field not in names:
+                raise DataError(f"{self.path} has no column {self.field!r}; {nearest_field(self.field, names)}")
+            batches = guarded(file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[self.field]), self._unreadable)
+            values = (value.as_py() for batch in batches for value in batch.column(0))  # a damaged page shows only now
+            for row, text in enumerate(values):
+                if not isinstance(text, str):
+                    raise DataError(
+                        f"{self.path} row {row}: column {self.field!r} is {text!r:.40}, expected text; "
+                        f"drop such rows, or {nearest_field(self.field, names)}"
+                    )
+                yield Document(f"{self.name}:{row}", (text,))
+
+    def _unreadable(self, error: Exception) -> DataError:
+        reason = " ".join(str(error).split())
+        return DataError(f"{self.path} is not a readable Parquet file ({reason:.160}); make it again")
+
+
+_TEXT_SUFFIXES = (".txt", ".text", ".md")
+_FORMATS: dict[str, tuple[type[FileSource], tuple[str, ...]]] = {  # the first that has a file's ending is its format
+    "text": (TextFile, _TEXT_SUFFIXES),
+    "jsonl": (JsonLines, (".jsonl", ".ndjson")),
+    "parquet": (ParquetColumn, (".parquet",)),
+    "blocks": (TextBlocks, _TEXT_SUFFIXES),
+    "lines": (TextLines, _TEXT_SUFFIXES),
+    "wiki": (WikiArticles, _TEXT_SUFFIXES),
 }
-_SUFFIXES |= dict.fromkeys(("blocks", "lines", "wiki"), _SUFFIXES["text"])
-_BY_SUFFIX = {suffix: form for form in ("text", "jsonl", "parquet") for suffix in _SUFFIXES[form]}
+_SUFFIXES = tuple(dict.fromkeys(suffix for _, suffixes in _FORMATS.values() for suffix in suffixes))
 
 
 def open_sources(texts: Sequence[str], settings: SourceSettings) -> list[Source]:
@@ -34,7 +165,7 @@ def _open(text: str, settings: SourceSettings) -> Sequence[Source]:
     prefix, colon, rest = text.partition(":")
     if form == "auto" and prefix == "sotu":
         form = "sotu"
-    elif form == "auto" and colon and prefix in (*_SUFFIXES, "hf"):
+    elif form == "auto" and colon and prefix in (*_FORMATS, "hf"):
         form, text = prefix, rest
     path = Path(text).expanduser()
     if form == "sotu":
@@ -53,7 +184,7 @@ def _open(text: str, settings: SourceSettings) -> Sequence[Source]:
 
 
 def _folder(folder: Path, form: str, settings: SourceSettings) -> list[Source]:
-    suffixes = tuple(_BY_SUFFIX) if form == "auto" else _SUFFIXES[form]
+    suffixes = _SUFFIXES if form == "auto" else _FORMATS[form][1]
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.suffix.lower() in suffixes]
     if not files:
         raise DataError(f"folder {folder} holds no file ending in {', '.join(suffixes)}; rename the files, or name one")
@@ -62,18 +193,10 @@ def _folder(folder: Path, form: str, settings: SourceSettings) -> list[Source]:
 
 def _file(path: Path, name: str, form: str, settings: SourceSettings) -> Source:
     if form == "auto":
-        form = _BY_SUFFIX.get(path.suffix.lower(), "")
+        form = next((form for form, (_, suffixes) in _FORMATS.items() if path.suffix.lower() in suffixes), "")
         if not form:
             raise DataError(f"{path}: its ending does not say what it is; say --format text, lines, jsonl or parquet")
-    readers: dict[str, Callable[[], Source]] = {
-        "text": lambda: TextFile(path, name),
-        "blocks": lambda: TextBlocks(path, name),
-        "lines": lambda: TextLines(path, name),
-        "wiki": lambda: WikiArticles(path, name),
-        "jsonl": lambda: JsonLines(path, name, field=settings.field),
-        "parquet": lambda: ParquetColumn(path, name, field=settings.field),
-    }
-    return readers[form]()
+    return _FORMATS[form][0](path, name, settings.field)
 
 
 def _dataset(text: str, path: Path, settings: SourceSettings) -> Source:

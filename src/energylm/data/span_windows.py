@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from energylm.config.finetune import SpanConfig
+from energylm.config.cloze import SpanConfig
 from energylm.data.formats.squad import Question
 from energylm.data.pair_encoding import PairEncoder
 from energylm.errors import ConfigError, DataError

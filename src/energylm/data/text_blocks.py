@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from energylm.config.detect import BlockConfig
+from energylm.config.texts import BlockConfig
 from energylm.data.tokenizer import plain_encoder
 from energylm.errors import ModelError
 

@@ -8,7 +8,7 @@ So a text is found again when it was cut elsewhere, re-wrapped or changed in som
 repeats the first words of a training text is not. Shorter texts are one shingle: they are found when they are equal.
 
 Use it     to say that a test set holds training texts; nothing of the texts can be read from the sketch.
-Relations  `data.detection` drops equal texts inside one set; `data.splits` keeps equal documents in one split.
+Relations  `data.detection` drops equal texts inside one set; `data.document` keeps equal documents in one split.
 """
 
 import hashlib

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from energylm.config.places import is_hub_name
+from energylm.config.environment import is_hub_name
 from energylm.errors import ModelError
 from energylm.files import sha256_of_json
 

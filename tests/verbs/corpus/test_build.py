@@ -14,9 +14,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from energylm.data.corpus import Corpus
+from energylm.data.document import split_of
 from energylm.data.encoding import Encoder
 from energylm.data.shards import PartWriter
-from energylm.data.splits import split_of
 from energylm.data.tokenizer import load_tokenizer, plain_encoder
 from energylm.errors import BusyError, DataError, DiskFull, ModelError
 from energylm.files import folder_lock

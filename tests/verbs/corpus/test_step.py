@@ -46,7 +46,7 @@ def test_the_tokenizer_counts_by_content_and_then_the_size_does_not(texts_folder
 
 def test_a_data_set_of_the_hub_goes_by_its_name(monkeypatch):
     """Planning opens no connection; its revision is one of the settings."""
-    monkeypatch.setattr("energylm.data.readers.huggingface.HuggingFaceDataset.fingerprint", None)
+    monkeypatch.setattr("energylm.data.dataset_sources.HuggingFaceDataset.fingerprint", None)
     known = identity(sources=["hf:some/set", "sotu:1953-1990"])
     assert known["sources"][0] == "hf:some/set" and len(known["sources"][1]["sha256"]) == 64
     assert known != identity(sources=["sotu:1953-1990", "hf:some/set"])  # another order of documents

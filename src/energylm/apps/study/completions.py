@@ -14,11 +14,11 @@ from typing import Any
 from energylm.apps.study.new import StudyModel, StudyNew
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.model_folder import model_identity
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.text_codec import Text
-from energylm.bundles.weights_identity import model_identity
-from energylm.data.readers.jsonl import json_records
 from energylm.data.source_windows import SourceWindows
+from energylm.data.text_files import json_records
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.errors import DataError
 from energylm.jobs.engine import LocalPool

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from energylm.data.readers.jsonl import json_records, text_field
+from energylm.data.text_files import json_records, text_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ def read_blimp(path: Path | str) -> Iterator[MinimalPair]:
     for number, record in json_records(Path(path)):
         place = f"{path} line {number}"
         yield MinimalPair(
-            good=text_field(record, "sentence_good", place=place),
-            bad=text_field(record, "sentence_bad", place=place),
+            good=text_field(record, "sentence_good", location=place),
+            bad=text_field(record, "sentence_bad", location=place),
             paradigm=str(record.get("UID", Path(path).stem)),
             phenomenon=str(record.get("linguistics_term", "")),
         )

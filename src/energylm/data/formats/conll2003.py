@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from energylm.data.readers.utf8 import decoded_lines
+from energylm.data.text_files import decoded_lines
 from energylm.errors import DataError
 
 _DOCUMENT_START = "-DOCSTART-"

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from energylm.data.readers.jsonl import json_records, text_field
-from energylm.data.readers.utf8 import decoded_blocks
+from energylm.data.text_files import decoded_blocks, json_records, text_field
 from energylm.errors import DataError
 
 
@@ -36,7 +35,7 @@ def read_detection_pairs(path: Path | str) -> list[DetectionPair]:
 def read_texts(path: Path | str, *, field: str = "text") -> Iterator[str]:
     """The texts of a JSON Lines file, all by one kind of writer; the file's name says which."""
     for number, record in json_records(Path(path)):
-        yield text_field(record, field, place=f"{path} line {number}")
+        yield text_field(record, field, location=f"{path} line {number}")
 
 
 def _json(path: Path) -> Any:

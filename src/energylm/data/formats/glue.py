@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from energylm.data.readers.utf8 import decoded_lines
+from energylm.data.text_files import decoded_lines
 from energylm.errors import DataError
 
 _RTE_LABELS = {"YES": 1, "TRUE": 1, "NO": 0, "FALSE": 0}

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from energylm.data.readers.jsonl import json_records
-from energylm.data.readers.utf8 import decoded_lines
+from energylm.data.text_files import decoded_lines, json_records
 from energylm.errors import DataError
 from energylm.progress import say
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from energylm.data.readers.utf8 import decoded_lines
+from energylm.data.text_files import decoded_lines
 from energylm.errors import DataError
 
 

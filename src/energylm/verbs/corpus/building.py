@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from energylm.bundles.known_models import locate
 from energylm.data.corpus import Corpus
 from energylm.data.cutting import cut_exactly
-from energylm.data.document import Document, Source
+from energylm.data.document import SPLITS, Document, Source, Split, split_of
 from energylm.data.draft import DRAFT_FILE, Draft, finished_draft, read_draft, resume_draft
 from energylm.data.encoding import Encoder, PartReader, is_empty, split_of_document
 from energylm.data.manifest import (
@@ -31,7 +31,6 @@ from energylm.data.manifest import (
 )
 from energylm.data.shards import PartWriter
 from energylm.data.sources import open_sources
-from energylm.data.splits import SPLITS, Split, split_of
 from energylm.data.tokenizer import end_token_id, load_tokenizer, plain_encoder, tokenizer_sha256, train_tokenizer
 from energylm.errors import DataError, DiskFull, EnergyLMError
 from energylm.files import atomic_folder, disk_full_is_said, folder_lock, sha256_of_json, take_place_of, write_json

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from energylm.data.corpus import Corpus
+from energylm.data.document import SPLITS
 from energylm.data.manifest import SourceRecord, SplitCounts, TokenizerRecord
-from energylm.data.splits import SPLITS
 from energylm.records import LOCAL, Record
 from energylm.tables import Table, to_markdown
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from energylm.data.detection import MACHINE, LabelledText
-from energylm.data.splits import split_of
+from energylm.data.document import split_of
 
 MOST_FEATURES = 1 << 18
 STRENGTHS = (0.25, 1.0, 4.0, 16.0, 64.0)  # inverse of L2; Radford & Wu search 1/64 … 64

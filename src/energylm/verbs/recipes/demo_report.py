@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from energylm.bundles.residual_model import ResidualModel
-from energylm.config.generate import JointSampling
-from energylm.config.sampling import Truncation
+from energylm.config.sampling import JointSampling, Truncation
 from energylm.data.corpus import Corpus
-from energylm.data.splits import SPLITS
+from energylm.data.document import SPLITS
 from energylm.errors import ModelError
 from energylm.files import interrupts_say_it_is_kept, read_json, write_json
 from energylm.jobs.job import Job

