@@ -202,7 +202,7 @@ def electric_folder(masked_folder: Path) -> Path:
     import torch
 
     from energylm.bundles.cloze_model import ClozeModel
-    from energylm.bundles.encoder_folder import load_encoder
+    from energylm.bundles.model_folder import load_encoder
     from energylm.data.tokenizer import load_tokenizer
     from energylm.energies.electric import TokenEnergy
 
@@ -219,7 +219,7 @@ def detector_folder(bert_folder: Path) -> Path:
     from energylm import Detector
     from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalibration
     from energylm.bundles.energy_model import EnergyModel
-    from energylm.config.detect import BlockConfig
+    from energylm.config.texts import BlockConfig
 
     span = SpanCalibration(8, 1.0, 0.0, 0.0, 0.05, 0.1, 100, 100)
     detector = Detector(

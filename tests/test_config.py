@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field, ValidationError, model_validator
 
 from energylm.config import Config, load_config
-from energylm.config.places import data_folder, home_folder
+from energylm.config.environment import data_folder, home_folder
 from energylm.config.sampling import Truncation
 from energylm.errors import ConfigError, DataError
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from energylm import Detector
-from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalibration
-from energylm.bundles.detector_range import FEATURES, TextRange
+from energylm.bundles.detector_calibration import FEATURES, DetectorCalibration, SpanCalibration, TextRange
 from energylm.bundles.energy_model import EnergyModel
-from energylm.config.detect import BlockConfig, DetectionSources
+from energylm.config.texts import BlockConfig, DetectionSources
 from energylm.data.detection import read_detection
 from energylm.data.text_blocks import BlockReader
 from energylm.data.tokenizer import train_tokenizer

@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from energylm.bundles.known_models import KNOWN_MODELS, locate
-from energylm.config.places import is_hub_name
+from energylm.config.environment import is_hub_name
 from energylm.errors import ModelError
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from energylm import EnergyModel, LanguageModel, ResidualModel
-from energylm.bundles.meeting import calibration_caution, end_caution, length_caution
+from energylm.bundles.compatibility import calibration_caution, end_caution, length_caution
+from energylm.bundles.model_folder import weights_sha256
 from energylm.bundles.residual_sampling import PoolRequest
 from energylm.bundles.weighted_draws import ended_texts
-from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.generate import JointSampling
+from energylm.config.sampling import JointSampling
 from energylm.models.causal import CausalLanguageModel
 
 TEXTS = ["The clerk counts the boats. A sailor mends a bridge.", "Our neighbour paints an old map. Her sister sells."]

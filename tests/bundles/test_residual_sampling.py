@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from energylm.bundles.residual_model import ResidualModel
-from energylm.config.generate import JointSampling
-from energylm.config.sampling import Truncation
+from energylm.config.sampling import JointSampling, Truncation
 from energylm.errors import ConfigError
 from energylm.testing import (
     TabularEnergy,

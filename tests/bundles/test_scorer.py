@@ -10,7 +10,7 @@ from energylm.bundles.cloze_model import ClozeModel
 from energylm.bundles.masked_language_model import MaskedLanguageModel
 from energylm.bundles.scorer import TokenScorer
 from energylm.bundles.scorer_text import Reading, recased, windows
-from energylm.config.score import ScorerConfig
+from energylm.config.cloze import ScorerConfig
 from energylm.errors import ConfigError, DataError, ModelError
 
 TEXTS = [

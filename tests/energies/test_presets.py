@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from energylm.config.energy_shapes import ENERGY_PRESETS, energy_preset_shape, preset_kind
+from energylm.config.models import ENERGY_PRESETS, energy_preset_shape, preset_kind
 from energylm.energies.encoder_bodies import build_energy_body
 from energylm.energies.pooled import kind_of
 from energylm.errors import ConfigError

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from energylm.config.engine import EngineConfig
+from energylm.config.environment import EngineConfig
 from energylm.errors import ConfigError
 from energylm.jobs.engine import LocalPool, open_engine
 from energylm.jobs.kept_blocks import BlockForm, KeptBlocks

@@ -17,8 +17,8 @@ import psutil
 import pytest
 import ray.exceptions
 
-from energylm.cli.groups import run
-from energylm.config.engine import EngineConfig
+from energylm.cli.main import run
+from energylm.config.environment import EngineConfig
 from energylm.data.negatives import Negatives
 from energylm.errors import ConfigError, ModelError, WorkerLost
 from energylm.jobs import ray_engine

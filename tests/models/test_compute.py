@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from energylm.config.pretrain import (
     MASKED_PRESETS,
+    LanguageModelSettings,
     PretrainElectraConfig,
     PretrainElectricConfig,
     PretrainMLMConfig,
@@ -15,7 +16,6 @@ from energylm.config.pretrain import (
     masked_preset_shape,
     tower_shape,
 )
-from energylm.config.train_lm import LanguageModelSettings
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ConfigError
 from energylm.models.cloze_presets import (

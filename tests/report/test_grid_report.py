@@ -2,7 +2,7 @@
 
 import pytest
 
-from energylm.config.grid import CellConfig
+from energylm.config.texts import CellConfig
 from energylm.estimators.discrimination import Discrimination, Interval
 from energylm.files import read_json
 from energylm.report.grid_report import GridCell, grid_sections, summarise

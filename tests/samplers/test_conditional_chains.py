@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from energylm.config.mcmc import LOCAL, RAW
-from energylm.config.sampling import Truncation
+from energylm.config.sampling import LOCAL, RAW, Truncation
 from energylm.contracts import Choices
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM
@@ -110,7 +109,7 @@ def test_energies_that_forget_the_source_of_a_proposal_are_caught() -> None:
 def test_rows_of_different_sources_travel_together() -> None:
     """One step of a mixed batch is, row by row, the step of each source alone."""
     from energylm.randomness import row_keys
-    from energylm.samplers.chain_choices import ChainChoices
+    from energylm.samplers.choices import ChainChoices
 
     sampler = MetropolisHastings(MaskedLMEnergy(MODEL), MaskedProposal(WORDS_V))
     tokens_RT, source_R = STATES_ST[[0, 5, 9, 20, 26, 3]], torch.tensor([0, 1, 1, 0, 1, 0])

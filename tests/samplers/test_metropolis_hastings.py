@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from energylm.config.mcmc import LOCAL, RAW, ChainsConfig
-from energylm.config.sampling import Truncation
+from energylm.config.sampling import LOCAL, RAW, ChainsConfig, Truncation
 from energylm.contracts import Choices
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.randomness import row_keys
-from energylm.samplers.chain_choices import ChainChoices
-from energylm.samplers.constraints import LexicalConstraint
+from energylm.samplers.chains import LexicalConstraint
+from energylm.samplers.choices import ChainChoices
 from energylm.samplers.degenerate_gibbs import DegenerateGibbs
 from energylm.samplers.epochs import run_epoch, run_epochs
 from energylm.samplers.masked_proposal import MaskedProposal, Proposed

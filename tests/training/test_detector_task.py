@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import softplus
 
-from energylm.config.detect import BlockConfig
+from energylm.config.texts import BlockConfig
 from energylm.data.text_blocks import BlockReader, EncodedText, block_starts
 from energylm.data.tokenizer import load_tokenizer
 from energylm.training.detector_task import DetectorTask

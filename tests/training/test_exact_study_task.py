@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from energylm.config.exact_study import (
+from energylm.config.models import (
     LIKELIHOOD,
     MASKED,
     PROJECTION,

@@ -9,16 +9,13 @@ from safetensors.torch import load_file
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.testing import assert_close
 
-from energylm.bundles.sentence_model import SentenceModel, sentence_logits
-from energylm.bundles.span_model import SpanModel
-from energylm.bundles.task_encoder import TaskEncoder
-from energylm.config.finetune import SpanConfig
+from energylm.bundles.task_models import SentenceModel, SpanModel, TaskEncoder, sentence_logits
+from energylm.config.cloze import SpanConfig
 from energylm.data.formats.squad import Question
 from energylm.data.span_windows import NOWHERE
+from energylm.randomness import seeded
 from energylm.training.engine import train
-from energylm.training.seeding import seeded
-from energylm.training.sentence_task import LabelledTexts, SentenceTask, judged
-from energylm.training.span_task import SpanTask
+from energylm.training.finetune_task import LabelledTexts, SentenceTask, SpanTask, judged
 from energylm.verbs.cloze.finetune import Finetune
 
 WHO = ("the clerk", "a sailor", "our neighbour", "the old miller")

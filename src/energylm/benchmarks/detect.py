@@ -55,10 +55,9 @@ def make_detector(*, layers: int) -> "Detector":
     from transformers import BertConfig, BertModel
 
     from energylm.bundles.detector import Detector
-    from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalibration
-    from energylm.bundles.detector_range import TextRange
+    from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalibration, TextRange
     from energylm.bundles.energy_model import EnergyModel
-    from energylm.config.detect import BlockConfig
+    from energylm.config.texts import BlockConfig
     from energylm.data.tokenizer import train_tokenizer
     from energylm.energies.pooled import PooledEnergy
 

@@ -92,7 +92,7 @@ def _sample(model: Any) -> float:
     """Proposals a second of all chains together."""
     import torch
 
-    from energylm.config.mcmc import ChainsConfig
+    from energylm.config.sampling import ChainsConfig
     from energylm.energies.masked_lm import MaskedLMEnergy
     from energylm.randomness import row_keys
     from energylm.samplers.choices import RowChoices

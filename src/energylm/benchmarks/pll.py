@@ -93,9 +93,7 @@ def make_scorers(layers: int, width: int, tokenizer: "PreTrainedTokenizerFast", 
     from energylm.bundles.cloze_model import ClozeModel
     from energylm.bundles.masked_language_model import MaskedLanguageModel
     from energylm.bundles.model_folder import quiet_transformers
-    from energylm.bundles.scorer import Scorer
-    from energylm.bundles.scorer_cloze import ClozeScorer
-    from energylm.bundles.scorer_masked import MaskedScorer
+    from energylm.bundles.scorer import ClozeScorer, MaskedScorer, Scorer
     from energylm.energies.electric import TokenEnergy
     from energylm.models.cloze_presets import build_masked_network
 
@@ -183,7 +181,7 @@ class Minicons:
 
 def peer_packages() -> Path:
     """The folder of minicons and what it needs beside torch, filled by pip on first use."""
-    from energylm.config.places import home_folder
+    from energylm.config.environment import home_folder
     from energylm.files import atomic_folder
 
     folder = home_folder() / "peers" / PEER[0].replace("==", "-")

@@ -25,7 +25,7 @@ CONTEXTS, BLOCKS = 16, 16  # of a block; of a run
 
 
 def run(options: Options) -> BenchmarkResult:
-    from energylm.config.engine import EngineConfig
+    from energylm.config.environment import EngineConfig
     from energylm.jobs.engine import open_engine
     from energylm.verbs.joint.negatives import MakeNegatives
     from energylm.verbs.joint.writing_negatives import NegativesWorker
@@ -57,7 +57,7 @@ def run(options: Options) -> BenchmarkResult:
 
 
 def pool_of(workers: int, load: "Callable[[], NegativesWorker]") -> "AbstractContextManager[Pool]":
-    from energylm.config.engine import EngineConfig
+    from energylm.config.environment import EngineConfig
     from energylm.jobs.ray_engine import RayEngine
 
     return RayEngine(EngineConfig(engine="ray", workers=workers)).pool(load)

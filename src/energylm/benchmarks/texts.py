@@ -21,7 +21,7 @@ class Lists:
 
 def nbest_texts(count: int) -> Lists:
     """The hypotheses of `count` utterances, chosen at random but always the same."""
-    from energylm.config.places import data_folder
+    from energylm.config.environment import data_folder
     from energylm.data.nbest import read_lists, sample_lists
     from energylm.errors import DataError
 

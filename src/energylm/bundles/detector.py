@@ -12,11 +12,12 @@ the odds must be multiplied by the prior odds.
 Relations  `energy_model` is the energy below, `detector_calibration` the calibration, `data.text_blocks` the blocks.
 """
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -24,19 +25,50 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalibration
-from energylm.bundles.detector_results import BlockScore, Detection, Verdict, logistic
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.known_models import model_of_run
-from energylm.bundles.model_folder import MANIFEST, read_manifest
+from energylm.bundles.model_folder import MANIFEST, read_manifest, weights_sha256
 from energylm.bundles.text_codec import text_list
-from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.detect import BlockConfig
-from energylm.config.energy import TEXT
+from energylm.config.models import TEXT
+from energylm.config.texts import BlockConfig
 from energylm.data.text_blocks import BlockReader, EncodedText, block_starts
 from energylm.data.text_overlap import SeenTexts
 from energylm.errors import ModelError
 from energylm.estimators.false_positive_threshold import texts_needed
 from energylm.files import atomic_file, read_json, sha256_of_file, write_json
+from energylm.records import Record
+
+Verdict = Literal["human", "machine", "abstains"]
+
+
+@dataclass(frozen=True)
+class BlockScore(Record):
+    """A block is characters `start` to `end` of the text; a higher score means machine."""
+
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Detection(Record):
+    """One text. `log_odds` are those of machine at equal odds beforehand; the raw score where nothing is calibrated."""
+
+    verdict: Verdict
+    reason: str  # of an abstention; else how the verdict came about
+    score: float | None  # mean over blocks, higher = machine; None for a text without tokens
+    log_odds: float | None
+    probability: float | None  # of machine, if human and machine were equally likely beforehand; None: not calibrated
+    threshold: float | None  # of the score, for the false-positive rate that the detector was calibrated for
+    tokens_used: int
+    tokens: int
+    blocks: tuple[BlockScore, ...]
+
+
+def logistic(log_odds: float) -> float:
+    """1 / (1 + e^−x) that does not overflow."""
+    return 1 / (1 + math.exp(-log_odds)) if log_odds >= 0 else math.exp(log_odds) / (1 + math.exp(log_odds))
+
 
 CALIBRATION_FILE, SEEN_FILE = "calibration.json", "training_texts.sketch"
 BLOCKS_AT_ONCE = 4096  # rows that lie in memory at a time, sorted by length among themselves

@@ -10,29 +10,38 @@ Relations  `energies.pooled` is the network, `energy_reading` the micro-batches,
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Self, overload
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from energylm.bundles import energy_reading
-from energylm.bundles.encoder_folder import load_encoder
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import (
     check_finite,
     check_vocabularies,
+    load_encoder,
     new_model_folder,
     quiet_transformers,
     read_manifest,
     write_manifest,
 )
-from energylm.bundles.text_codec import text_list
-from energylm.bundles.text_reading import TextReader
-from energylm.config.energy import KIND_WORDS, REFUSE, TEXT, TOKENS, EnergyKind, LongTexts, Pooling, Reads
-from energylm.config.models import RIGHT_TO_LEFT
+from energylm.bundles.text_codec import TextReader, text_list
+from energylm.config.models import (
+    KIND_WORDS,
+    REFUSE,
+    RIGHT_TO_LEFT,
+    TEXT,
+    TOKENS,
+    EnergyKind,
+    LongTexts,
+    Pooling,
+    Reads,
+)
 from energylm.contracts import ContinuationEnergy, Energy
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.energies.pooled import PooledEnergy, kind_of
@@ -45,7 +54,7 @@ HEAD_FILE = "head.safetensors"
 class EnergyModel:
     """`contracts.ContinuationEnergy` that also reads text and folders.
 
-    `provenance` tells what it was trained against: `loss` (`config.energy.NCE` alone gives log-ratios), the hash of the
+    `provenance` tells what it was trained against: `loss` (`config.models.NCE` alone gives log-ratios), the hash of the
     generator's weights, the corpus.
     """
 
@@ -254,3 +263,45 @@ def _located(path_or_name: str | Path) -> Path | str:
 
 def _device(device: torch.device | str | None) -> torch.device:
     return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+class EnergyGradients:
+    """Token ids are those of the energy's own tokenizer."""
+
+    def __init__(self, energy: EnergyModel) -> None:
+        self.energy = energy
+
+    def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        return self.energy.energies(tokens_BT, lengths_B)
+
+    def token_gradients(self, tokens_T: Tensor) -> tuple[float, Tensor]:
+        """The energy of one sequence and its gradient (T, D), by one forward and one backward pass."""
+        network, caught = self.energy.network, []
+
+        def catch(layer: nn.Module, inputs: object, output_BTD: Tensor) -> Tensor:
+            caught.append(output_BTD.detach().requires_grad_())
+            return caught[-1]
+
+        tokens_1T = tokens_T.to(self.token_table.device)[None]
+        hook = network.get_input_embeddings().register_forward_hook(catch)
+        try:
+            # cuDNN's recurrent networks have no backward pass in evaluation mode; torch's own have.
+            with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+                raw = network(tokens_1T, torch.tensor([len(tokens_T)], device=tokens_1T.device))[0]
+        finally:
+            hook.remove()
+        if len(caught) != 1:
+            raise ModelError(
+                f"{self.energy.name} reads its token embeddings {len(caught)} times, so there is no one gradient by "
+                "them; give an energy whose network embeds its tokens once"
+            )
+        (gradient_1TD,) = torch.autograd.grad(raw, caught)
+        return self.energy.scale * float(raw.detach()) + self.energy.shift, self.energy.scale * gradient_1TD[0]
+
+    @cached_property
+    def token_table(self) -> Tensor:
+        """(V, D): the embedding layer's output, not its weights: some families scale these."""
+        layer = self.energy.network.get_input_embeddings()
+        with torch.no_grad():
+            table_VD: Tensor = layer(torch.arange(self.energy.vocabulary_size, device=next(layer.parameters()).device))
+        return table_VD

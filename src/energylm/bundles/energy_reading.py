@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from energylm.config.energy import UNIT
+from energylm.config.models import UNIT
 from energylm.energies.pooled import PooledEnergy
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.models.contexts import CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES, pad_contexts
-from energylm.models.shared_prefix_encoder import SharedPrefixEncoder, can_share_prefix
+from energylm.models.shared_prefix import SharedPrefixEncoder, can_share_prefix
 
 MEMORY_BUDGET_BYTES = 1 << 30  # keys, values and attention scores of continuations that share a context
 JOINED_ROWS = 4096  # continuations that are joined with their contexts at a time

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from energylm.config.places import home_folder, is_hub_name
+from energylm.config.environment import home_folder, is_hub_name
 from energylm.errors import ModelError
 
 MODEL_MARKERS = ("config.json", "energylm.json")  # what a model folder holds: transformers' file, ours, or both

@@ -25,7 +25,7 @@ from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import new_model_folder, read_manifest, write_manifest
 from energylm.bundles.text_codec import text_list
-from energylm.config.energy import TOKENS, Reads
+from energylm.config.models import TOKENS, Reads
 from energylm.errors import DataError, ModelError
 
 

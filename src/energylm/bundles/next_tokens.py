@@ -7,17 +7,92 @@ that ends the sequence (the last position, or EOS) has no future: its A is exact
 completions a token; it shows what the joint model prefers, `residual_sampling` is the way to write.
 """
 
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.bundles.residual_measures import estimate_log_partition
-from energylm.bundles.residual_results import AutoregressiveSample, NextToken, NextTokenTable
 from energylm.bundles.weighted_draws import WeightedDraws
-from energylm.config.generate import NextTokens
+from energylm.config.sampling import NextTokens
+from energylm.estimators.log_partition import TRUSTED_ESS, is_weak
 from energylm.numerics.truncation import top_k
 from energylm.randomness import derive_seed, row_keys
+from energylm.records import Record
 from energylm.samplers.choices import RowChoices
+from energylm.tables import Table
+
+
+@dataclass(frozen=True)
+class NextToken:
+    token: int
+    text: str
+    probability: float  # among those that are kept
+
+
+@dataclass(frozen=True, repr=False)
+class NextTokenTable(Record):
+    """The likeliest next tokens of the base and of the joint model, each list renormalised."""
+
+    base: list[NextToken]
+    joint: list[NextToken]
+    base_mass: float  # what the base gives to all candidates looked at; the joint's rest is not seen
+    ess: list[float]  # of the completions of each candidate
+    n: int
+    caution: str | None = None
+
+    computed = ("median_ess", "warning")
+
+    @property
+    def median_ess(self) -> float:
+        return statistics.median(self.ess)
+
+    @property
+    def warning(self) -> str | None:
+        weak = sum(map(is_weak, self.ess))
+        few = (
+            f"for {weak} of {len(self.ess)} candidates the {self.n:,} completions are worth fewer than {TRUSTED_ESS:g} "
+            "independent ones; draw more"
+        )
+        return "; ".join(filter(None, (self.caution, few if weak else None))) or None
+
+    def rows(self, *, show: int = 5) -> list[dict[str, Any]]:
+        """The first `show` of each model, one JSON-able object a row."""
+        return [
+            {"model": model, "rank": rank, "token": entry.token, "text": entry.text, "probability": entry.probability}
+            for model, entries in (("base", self.base), ("joint", self.joint))
+            for rank, entry in enumerate(entries[:show])
+        ]
+
+    @property
+    def table(self) -> Table:
+        """The likeliest next tokens of both models, as in the paper's table 3."""
+        convention = (
+            f"probabilities among the {len(self.base)} tokens kept, of candidates that hold {self.base_mass:.3g} of "
+            f"the base's probability; {self.n:,} completions each"
+        )
+        rows = [[row["model"], row["rank"], row["text"], row["probability"]] for row in self.rows()]
+        return Table(["model", "rank", "token", "probability"], rows, convention=convention)
+
+
+@dataclass(frozen=True, repr=False)
+class AutoregressiveSample(Record):
+    """A text drawn token by token, with the table that each token came from."""
+
+    text: str
+    tokens: list[int]
+    tables: list[NextTokenTable]
+    caution: str | None = None
+
+    computed = ("warning",)
+
+    @property
+    def warning(self) -> str | None:
+        weak = next((table.warning for table in self.tables if table.warning), None)
+        return "; ".join(filter(None, (self.caution, weak))) or None
 
 
 def next_token_table(

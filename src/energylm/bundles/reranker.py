@@ -19,7 +19,7 @@ from typing import Any, get_args
 import numpy as np
 
 from energylm.bundles.scorer import Scorer
-from energylm.config.rerank import LengthNormalisation, MetricName, WeightGrid
+from energylm.config.cloze import LengthNormalisation, MetricName, WeightGrid
 from energylm.data.formats.nbest import Hypothesis, NBest, hypothesis, nbest
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called

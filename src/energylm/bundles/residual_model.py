@@ -19,30 +19,63 @@ from typing import Literal, Self
 from torch import Tensor
 
 from energylm import contracts
+from energylm.bundles.compatibility import caution_about, end_caution, length_caution, meet
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.joint_texts import JointTexts, longest_read
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.measured_texts import MeasuredPositions, MeasuredTexts
-from energylm.bundles.meeting import caution_about, end_caution, length_caution, meet
-from energylm.bundles.next_tokens import next_token_table, sample_by_tokens
-from energylm.bundles.residual_folder import load_parts, save_parts
+from energylm.bundles.model_folder import new_model_folder, read_manifest, write_manifest
+from energylm.bundles.next_tokens import AutoregressiveSample, NextTokenTable, next_token_table, sample_by_tokens
 from energylm.bundles.residual_measures import (
+    MeasuredPositions,
+    MeasuredTexts,
     estimate_log_partition,
     measure_positions,
     measure_texts,
     score_texts,
 )
-from energylm.bundles.residual_results import AutoregressiveSample, JointSample, NextTokenTable
-from energylm.bundles.residual_sampling import PoolRequest, sample_joint, sample_requests
+from energylm.bundles.residual_sampling import JointSample, PoolRequest, sample_joint, sample_requests
 from energylm.bundles.text_codec import Text, Texts, as_list
 from energylm.bundles.weighted_draws import WeightedDraws
-from energylm.config.generate import JointSampling, NextTokens
-from energylm.config.sampling import CONFIDENCE
+from energylm.config.sampling import CONFIDENCE, JointSampling, NextTokens
+from energylm.errors import ModelError
 from energylm.estimators.joint_perplexity import JointPerplexity
 from energylm.estimators.log_partition import LogPartition
 from energylm.estimators.position_perplexity import PositionPerplexity
 from energylm.progress import Progress, say
 from energylm.samplers.continuations import MEMORY_BUDGET_BYTES
+
+KIND = "residual-model"
+LM_FOLDER, ENERGY_FOLDER = "language_model", "energy"
+
+
+def save_parts(lm: contracts.CausalModel, energy: contracts.Energy, folder: str | Path) -> None:
+    """Write both models; the folder appears whole or not at all."""
+    if not isinstance(lm, LanguageModel) or not isinstance(energy, EnergyModel):
+        raise ModelError(
+            f"a {type(lm).__name__} with a {type(energy).__name__} cannot be saved; wrap your networks in "
+            "energylm.LanguageModel and energylm.EnergyModel"
+        )
+    with new_model_folder(folder) as temporary:
+        _copy(lm).save_pretrained(temporary / LM_FOLDER)
+        energy.save_pretrained(temporary / ENERGY_FOLDER)
+        write_manifest(temporary, kind=KIND, facts={}, provenance={})
+
+
+def _copy(lm: LanguageModel) -> LanguageModel:
+    """The same model, which remembers what its weights are known as: written anew, their file may have another hash."""
+    provenance = lm.provenance | {"copied_weights": sorted(lm.weights_hashes)}
+    return LanguageModel(lm.model, lm.tokenizer, name=lm.name, provenance=provenance)
+
+
+def load_parts(folder: str | Path) -> tuple[LanguageModel, EnergyModel]:
+    """Language model and energy from a folder that `save_parts` wrote."""
+    folder = Path(folder).expanduser()
+    if read_manifest(folder).get("kind") != KIND:
+        raise ModelError(
+            f"{folder} holds no residual model; give a folder that ResidualModel.save_pretrained wrote, or load "
+            "language model and energy apart"
+        )
+    return LanguageModel.from_pretrained(folder / LM_FOLDER), EnergyModel.from_pretrained(folder / ENERGY_FOLDER)
 
 
 class ResidualModel:
@@ -247,7 +280,7 @@ class ResidualModel:
         stop_at_eos: bool = True,
         seed: int = 0,
     ) -> JointSample:
-        """A continuation of `context` by algorithm 1; `config.generate.JointSampling` says what each option does."""
+        """A continuation of `context` by algorithm 1; `config.sampling.JointSampling` says what each option does."""
         values = {
             "n": n,
             "max_new_tokens": max_new_tokens,

@@ -9,24 +9,105 @@ Relations  `samplers.resampling` holds the weights and the choice; `next_tokens`
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from energylm.bundles.batched_requests import RequestShape, groups
 from energylm.bundles.joint_texts import Context, JointTexts
-from energylm.bundles.request_groups import RequestShape, groups
-from energylm.bundles.residual_results import CandidatePool, JointSample
 from energylm.bundles.weighted_draws import WeightedDraws, ended_texts
-from energylm.config.generate import JointSampling
+from energylm.config.sampling import JointSampling
 from energylm.errors import ConfigError
+from energylm.estimators.log_partition import is_weak, shown_ess
+from energylm.numerics.importance import effective_sample_size, normalized_log_weights
 from energylm.progress import Progress, progress
 from energylm.randomness import derive_seed, row_keys, seed_tensor
+from energylm.records import LOCAL, Record
 from energylm.samplers.choices import RowChoices
 from energylm.samplers.resampling import Weights, importance_log_weights, resample
 
 Caution = Callable[[int, int], str | None]  # against texts of up to so many tokens, of which so many end
+
+
+@dataclass(frozen=True, repr=False)
+class CandidatePool(Record):
+    """n weighted candidates to continue one context, and which of them were kept."""
+
+    tokens: Tensor  # (N, T) int64, 0 past the end
+    lengths: Tensor  # (N,) the end-of-sequence token counted
+    log_prob: Tensor  # (N,) under the language model
+    proposal_log_prob: Tensor  # (N,) under the truncated proposal
+    energy: Tensor  # (N,)
+    log_weight: Tensor  # (N,)
+    kept: list[int]  # the first has algorithm 1's law; the rest are what else the pool offers
+
+    computed = ("ess", "largest_share")
+
+    def candidate(self, number: int) -> list[int]:
+        return self.tokens[number, : self.lengths[number]].tolist()
+
+    @property
+    def ess(self) -> float:
+        return float(effective_sample_size(self.log_weight))
+
+    @property
+    def largest_share(self) -> float:
+        return float(normalized_log_weights(self.log_weight).exp().max())
+
+
+@dataclass(frozen=True, repr=False)
+class JointSample(Record):
+    """Continuations of one context. What is asked of the candidates is answered for the last chunk."""
+
+    texts: list[str]  # one a draw, without the context
+    tokens: list[list[int]]
+    pools: list[CandidatePool]  # one a chunk
+    new_text: Callable[[list[int]], str] = field(repr=False, metadata=LOCAL)  # candidates of the last chunk as text
+    caution: str | None = None
+
+    computed = ("ess", "largest_share", "warning")
+
+    @property
+    def text(self) -> str:
+        """The first draw: the one that has the law of algorithm 1."""
+        return self.texts[0]
+
+    @property
+    def candidates(self) -> list[str]:
+        """The text of every candidate."""
+        return [self.new_text(self.pools[-1].candidate(i)) for i in range(len(self.pools[-1].lengths))]
+
+    @property
+    def energies(self) -> Tensor:
+        return self.pools[-1].energy
+
+    @property
+    def log_weights(self) -> Tensor:
+        return self.pools[-1].log_weight
+
+    @property
+    def ess(self) -> float:
+        """Of the chunk where it is smallest."""
+        return min(pool.ess for pool in self.pools)
+
+    @property
+    def largest_share(self) -> float:
+        return max(pool.largest_share for pool in self.pools)
+
+    @property
+    def warning(self) -> str | None:
+        weak, n = None, len(self.log_weights)
+        if is_weak(self.ess):
+            what = (
+                f"{n:,} candidates are few to choose from"
+                if self.ess > n / 2
+                else f"the {n:,} candidates are worth {shown_ess(self.ess)} independent ones: a few decide"
+            )
+            law = "the text's law lies between the language model's and the joint model's"
+            weak = f"{what}, and {law}; draw more candidates"
+        return "; ".join(filter(None, (self.caution, weak))) or None
 
 
 @dataclass(frozen=True)

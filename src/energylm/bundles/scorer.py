@@ -10,18 +10,231 @@ in windows that overlap by half, each token scored once, and this is said; or re
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, get_args
 
 import torch
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
+from energylm.bundles.cloze_model import ClozeKind, ClozeModel
+from energylm.bundles.known_models import locate
+from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.masked_language_model import KIND as MASKED
-from energylm.bundles.scorer_kind import CAUSAL, check_method, kind_of
-from energylm.bundles.scorer_text import Reading, TextScore, Window, each_alone, recased, text_score, windows
+from energylm.bundles.masked_language_model import MaskedLanguageModel
+from energylm.bundles.model_folder import MANIFEST, check_files
+from energylm.bundles.scorer_text import (
+    Reading,
+    TextScore,
+    Window,
+    each_alone,
+    padded,
+    read_text,
+    recased,
+    text_score,
+    windows,
+)
 from energylm.bundles.text_codec import text_list
-from energylm.config.score import WINDOWS, Casing, Method, Normalise, ScorerConfig
+from energylm.config.cloze import (
+    AUTO,
+    FLOAT32,
+    LOG_LIKELIHOOD,
+    PSEUDO_LOG_LIKELIHOOD,
+    TOKEN,
+    WINDOWS,
+    WITHIN_WORD,
+    Casing,
+    Masking,
+    Method,
+    Normalise,
+    ScorerConfig,
+)
+from energylm.data.tokenizer import plain_encoder
 from energylm.errors import ConfigError, DataError, ModelError
+from energylm.estimators.pseudo_log_likelihood import token_pseudo_log_likelihoods
+from energylm.files import read_json
+from energylm.models.prefix_tree import tree_log_probs, why_not_prefix_tree
 from energylm.progress import say
+
+CAUSAL = "language-model"
+CLOZE = get_args(ClozeKind)
+
+
+def kind_of(path_or_name: str | Path) -> str:
+    """What kind of scorer a model can be, without loading it: CAUSAL, MASKED or one of CLOZE."""
+    location = locate(path_or_name)
+    if isinstance(location, Path) and location.is_file():
+        return CAUSAL  # a GGUF file
+    if isinstance(location, Path) and (location / MANIFEST).is_file():
+        kind = str(read_json(location / MANIFEST)["kind"])
+        if kind not in (CAUSAL, MASKED, *CLOZE):
+            raise ModelError(
+                f"{location} holds a model of kind {kind!r}, which has no score for a text; give a causal or masked "
+                f"language model, or one of {', '.join(CLOZE)}"
+            )
+        return kind
+    return _kind_of_others(location)
+
+
+def check_method(kind: str, config: ScorerConfig, *, name: str) -> None:
+    """Whether a model of `kind` has the score that is asked for."""
+    if config.method != AUTO and (config.method == LOG_LIKELIHOOD) != (kind == CAUSAL):
+        what, has = ("a causal language model", "log-likelihood") if kind == CAUSAL else (
+            f"a model of kind {kind!r}",
+            "pseudo-log-likelihood",
+        )  # fmt: skip
+        cure = "masked language model, Electric or two-tower model" if kind == CAUSAL else "causal language model"
+        raise ModelError(
+            f"{name} is {what}: it has a {has}, no {config.method}; leave the method out, or give a {cure}"
+        )
+    if config.masking != TOKEN and kind != MASKED:
+        raise ConfigError(
+            f"masking {config.masking!r} is for masked language models; {name} is a {kind} and hides none"
+        )
+    if config.eos and kind != CAUSAL:
+        raise ConfigError(f"eos is for causal language models; {name} is a {kind} and scores no end-of-sequence token")
+    if config.dtype not in (None, FLOAT32) and kind != CAUSAL:
+        raise ConfigError(f"dtype {config.dtype} is for causal language models; {name} is a {kind}, read in float32")
+
+
+def _kind_of_others(location: Path | str) -> str:
+    """Folders that transformers wrote, and hub names: by the architecture that their config names."""
+    if isinstance(location, Path):
+        check_files(location)
+    try:
+        config: Any = AutoConfig.from_pretrained(location)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{str(location)!r} cannot be loaded ({reason:.200}); give a model folder or name") from None
+    names = set(config.architectures or ())
+    if names & set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()):
+        return MASKED
+    if names & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
+        return CAUSAL
+    raise ModelError(
+        f"{str(location)!r} is {', '.join(sorted(names)) or 'of no named architecture'}: neither a causal nor a masked "
+        "language model, so it has no score for a text; give one with its output layer"
+    )
+
+
+class CausalScorer:
+    method = LOG_LIKELIHOOD
+
+    def __init__(self, lm: LanguageModel, *, eos: bool = False) -> None:
+        self.lm, self.eos, self.name = lm, eos, lm.name
+        self.reads: str = lm.model.direction
+        self._encoder = plain_encoder(lm.tokenizer)
+        if eos:
+            lm.codec.ended([])  # says so where the model has no such token
+
+    @property
+    def max_tokens(self) -> int | None:
+        return self.lm.model.max_length  # the last token is scored, not read, which leaves a place for the start token
+
+    @property
+    def convention(self) -> str:
+        return f"log-likelihood, {self.lm.convention(eos=self.eos).partition(';')[0].replace('nats per token', 'nats')}"
+
+    def read(self, text: str) -> Reading:
+        reading = read_text(self._encoder, text)
+        if not self.eos or self.lm.eos_token_id is None:
+            return reading
+        piece = str(self.lm.tokenizer.convert_ids_to_tokens(self.lm.eos_token_id))
+        return reading.with_end(self.lm.eos_token_id, piece, at_the_end=self.lm.codec.forward)
+
+    def token_scores(self, readings: Sequence[Reading]) -> list[list[float]]:
+        if not readings:
+            return []
+        lengths_B = torch.tensor([len(reading) for reading in readings])
+        scores_BT = self.lm.token_log_probs(padded([reading.ids for reading in readings]), lengths_B).cpu().double()
+        return [scores_T[: len(reading)].tolist() for scores_T, reading in zip(scores_BT, readings, strict=True)]
+
+    def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
+        """`token_scores` of lists whose members share prefixes."""
+        if not self._reads_trees:
+            return each_alone(self.token_scores, lists)
+        values = tree_log_probs(self.lm.model, [[reading.ids for reading in readings] for readings in lists])
+        return [[scores_T.cpu().double().tolist() for scores_T in of_list] for of_list in values]
+
+    @cached_property
+    def _reads_trees(self) -> bool:
+        reason = why_not_prefix_tree(self.lm.model)
+        if reason is not None:
+            say(f"energylm: {self.name} scores every hypothesis by itself, shared prefixes too (slower): {reason}")
+        return reason is None
+
+
+class MaskedScorer:
+    method = PSEUDO_LOG_LIKELIHOOD
+    reads = "both"
+
+    def __init__(self, model: MaskedLanguageModel, *, masking: Masking = TOKEN) -> None:
+        self.model, self.masking, self.name = model, masking, model.name
+        self._encoder = plain_encoder(model.tokenizer)
+
+    @property
+    def max_tokens(self) -> int | None:
+        return self.model.max_tokens
+
+    @property
+    def convention(self) -> str:
+        hidden = "each token hidden by itself"
+        if self.masking == WITHIN_WORD:
+            hidden = "each token hidden together with the later ones of its word"
+        frame = ", read within its special tokens, which are not scored" if self.model.model.prefix else ""
+        return f"pseudo-log-likelihood in nats of {self.name}'s tokens, {hidden}{frame}"
+
+    def read(self, text: str) -> Reading:
+        return read_text(self._encoder, text)
+
+    def token_scores(self, readings: Sequence[Reading]) -> list[list[float]]:
+        if not readings:
+            return []
+        scores_BT = token_pseudo_log_likelihoods(
+            self.model,
+            padded([reading.ids for reading in readings]),
+            torch.tensor([len(reading) for reading in readings]),
+            words_BT=padded([reading.units for reading in readings]) if self.masking == WITHIN_WORD else None,
+        )
+        return [scores_T[: len(reading)].tolist() for scores_T, reading in zip(scores_BT, readings, strict=True)]
+
+    def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
+        return each_alone(self.token_scores, lists)
+
+
+class ClozeScorer:
+    method = PSEUDO_LOG_LIKELIHOOD
+    reads = "both"
+
+    def __init__(self, model: ClozeModel) -> None:
+        self.model, self.name = model, model.name
+        self._encoder = plain_encoder(model.tokenizer)
+
+    @property
+    def max_tokens(self) -> int | None:
+        return self.model.max_tokens
+
+    @property
+    def convention(self) -> str:
+        return f"pseudo-log-likelihood in nats of {self.name}'s tokens, one pass ({self.model.kind})"
+
+    def read(self, text: str) -> Reading:
+        return read_text(self._encoder, text)
+
+    def token_scores(self, readings: Sequence[Reading]) -> list[list[float]]:
+        if not readings:
+            return []
+        lengths_B = torch.tensor([len(reading) for reading in readings])
+        scores_BT = self.model.token_scores(padded([reading.ids for reading in readings]), lengths_B).cpu().double()
+        return [scores_T[: len(reading)].tolist() for scores_T, reading in zip(scores_BT, readings, strict=True)]
+
+    def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
+        return each_alone(self.token_scores, lists)
+
 
 NAMED_LONG_TEXTS = 5  # in one message
 
@@ -71,19 +284,19 @@ class Scorer:
         reader: TokenScorer
         if kind == CAUSAL:
             from energylm.bundles.language_model import LanguageModel
-            from energylm.bundles.scorer_causal import CausalScorer
+            from energylm.bundles.scorer import CausalScorer
 
             lm = LanguageModel.from_pretrained(path_or_name, device=device, dtype=config.dtype)
             reader = CausalScorer(lm, eos=config.eos)
         elif kind == MASKED:
             from energylm.bundles.masked_language_model import MaskedLanguageModel
-            from energylm.bundles.scorer_masked import MaskedScorer
+            from energylm.bundles.scorer import MaskedScorer
 
             model = MaskedLanguageModel.from_pretrained(path_or_name, device=device)
             reader = MaskedScorer(model, masking=config.masking)
         else:
             from energylm.bundles.cloze_model import ClozeModel
-            from energylm.bundles.scorer_cloze import ClozeScorer
+            from energylm.bundles.scorer import ClozeScorer
 
             reader = ClozeScorer(ClozeModel.from_pretrained(path_or_name, device=device))
         return cls(reader, casing=config.casing, refuses_long_texts=config.long_texts != WINDOWS)

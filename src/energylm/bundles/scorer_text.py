@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from energylm.config.score import Casing, Normalise, Per
+from energylm.config.cloze import Casing, Normalise, Per
 from energylm.errors import ConfigError
 from energylm.records import Record
 

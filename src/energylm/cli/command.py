@@ -3,7 +3,7 @@
 Values travel as text to the verb's own model, which checks types and bounds, so there is one place that judges them and
 one kind of message.
 
-Relations  `verbs.options` reads the fields; `groups` builds a command when it is called for.
+Relations  `verbs.options` reads the fields; `main` builds a command when it is called for.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from energylm.config.base import load_config
-from energylm.config.engine import EngineConfig
+from energylm.config.environment import EngineConfig
 from energylm.jobs.job import Job
 from energylm.verbs import table
 from energylm.verbs.options import Option, options_of
@@ -101,19 +101,18 @@ class VerbCommand(click.Command):
 
 
 def _parameters(verb: type[Verb], options: list[Option], engine: list[Option]) -> list[click.Parameter]:
-    found: list[click.Parameter] = [_parameter(option) for option in options]
+    parameters = [_parameter(option) for option in options]
     if verb.writes != "nothing":
-        text = "Folder of what is made." if verb.writes == "required" else "A folder for the report, and for what a "
-        text += "" if verb.writes == "required" else "killed run goes on from."
-        found.append(click.Option(["--output", "-o", "output"], metavar="FOLDER", help=text))
+        optional = "A folder for the report, and for what a killed run goes on from."
+        text = "Folder of what is made." if verb.writes == "required" else optional
+        parameters.append(click.Option(["--output", "-o", "output"], metavar="FOLDER", help=text))
     if verb.overwrites:
-        found.append(
-            click.Option(["--overwrite"], is_flag=True, help="Replace what stands there and was made otherwise.")
-        )
-    found += [_parameter(option) for option in engine]
-    found += [click.Option([_flag(name), name], hidden=True) for name in verb.refused]
+        text = "Replace what stands there and was made otherwise."
+        parameters.append(click.Option(["--overwrite"], is_flag=True, help=text))
+    parameters += [_parameter(option) for option in engine]
+    parameters += [click.Option([_flag(name), name], hidden=True) for name in verb.refused]
     return [
-        *found,
+        *parameters,
         click.Option(["--config", "config_file"], metavar="FILE", help="YAML file with any keys of the configuration."),
         click.Option(["--set", "settings"], metavar="KEY=VALUE", multiple=True, help=_set_help(verb)),
         click.Option(["--json", "json_file"], metavar="FILE", help="Write the result as JSON."),
@@ -131,20 +130,14 @@ def _parameter(option: Option) -> click.Parameter:
         return click.Option(
             [f"{option.flag}/--no-{option.flag.removeprefix('--')}", *spellings], default=None, help=_described(option)
         )
-    return click.Option(
-        [option.flag, *spellings],
-        metavar=option.metavar,
-        multiple=option.is_many,
-        default=None,
-        help=_described(option),
-        shell_complete=_completion(option),
-    )
+    shown: Any = {"metavar": option.metavar, "help": _described(option), "shell_complete": _completion(option)}
+    return click.Option([option.flag, *spellings], multiple=option.is_many, default=None, **shown)
 
 
 def _completion(option: Option) -> Any:
     from click.shell_completion import CompletionItem
 
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
         if option.choices:
             return [CompletionItem(choice) for choice in option.choices if choice.startswith(incomplete)]
         return [CompletionItem(incomplete, type="file")]
@@ -154,9 +147,7 @@ def _completion(option: Option) -> Any:
 
 def _given(option: Option, value: Any) -> Any:
     """None where the option was not typed."""
-    if option.is_many:
-        return list(value) or None
-    return value
+    return (list(value) or None) if option.is_many else value
 
 
 def _described(option: Option) -> str:
@@ -187,5 +178,5 @@ def _spelling(option: Option) -> str:
 
 def _set_help(verb: type[Verb]) -> str:
     """An example that this verb has: a key of a nested config where there is one."""
-    nested = next((key for key in verb.shortcuts.values()), None) or next(iter(verb.model_fields), "a.b")
+    nested = next(iter([*verb.shortcuts.values(), *verb.model_fields]), "a.b")
     return f"Any key of the configuration, e.g. {nested}=…; repeatable."

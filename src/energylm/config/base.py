@@ -23,7 +23,8 @@ def listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-Folders = Annotated[tuple[str, ...], BeforeValidator(listed), Field(min_length=1)]  # one folder or a list of them
+Strings = Annotated[tuple[str, ...], BeforeValidator(listed)]  # one or several
+Folders = Annotated[Strings, Field(min_length=1)]
 
 
 class Config(BaseModel):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, initialization
 from transformers.modeling_outputs import BaseModelOutput
 
-from energylm.config.energy_shapes import BiLSTMShape, energy_preset_shape
+from energylm.config.models import BiLSTMShape, energy_preset_shape
 from energylm.errors import ModelError
 
 
@@ -56,7 +56,7 @@ class BagOfTokens(PreTrainedModel):
 
 
 class BiLSTMConfig(PreTrainedConfig):
-    """Sizes as in `config.energy_shapes.BiLSTMShape`, under transformers' names: `hidden_size` is the width of the
+    """Sizes as in `config.models.BiLSTMShape`, under transformers' names: `hidden_size` is the width of the
     states that come out, both directions together."""
 
     model_type = "energylm_bilstm"

@@ -18,7 +18,7 @@ Relations  `contracts.MaskedModel` supplies the logits: any ForMaskedLM, a condi
 import torch
 from torch import Tensor
 
-from energylm.config.mcmc import LOCAL, RAW, MaskedEnergyKind
+from energylm.config.sampling import LOCAL, RAW, MaskedEnergyKind
 from energylm.contracts import MaskedModel
 from energylm.errors import ConfigError
 from energylm.estimators.pseudo_log_likelihood import hidden_token_terms, log_probs_at

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from energylm.config.rerank import MetricName
+from energylm.config.cloze import MetricName
 
 Floats = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from energylm import __version__
-from energylm.config.places import home_folder
+from energylm.config.environment import home_folder
 from energylm.files import folder_lock, read_json, sha256_of_json, write_json
 
 RECORD = "artefact.json"

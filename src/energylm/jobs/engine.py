@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from energylm.config.engine import LOCAL, EngineConfig
+from energylm.config.environment import LOCAL, EngineConfig
 from energylm.errors import ConfigError
 from energylm.progress import Progress
 

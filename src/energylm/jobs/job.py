@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from energylm.config.engine import HERE, EngineConfig
+from energylm.config.environment import HERE, EngineConfig
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ import ray
 import ray.exceptions as lost
 import torch
 
-from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.engine import EngineConfig
+from energylm.bundles.model_folder import weights_sha256
+from energylm.config.environment import EngineConfig
 from energylm.errors import ConfigError, EnergyLMError, ModelError, WorkerLost
 from energylm.jobs.engine import Load, Pool, Worker
 from energylm.progress import Counter, Progress, collected, say

@@ -30,10 +30,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from energylm.config.energy_shapes import ENERGY_PRESETS, BiLSTMShape, energy_preset_shape
-from energylm.config.models import PRESETS, ConvolutionShape, Shape, TransformerShape, preset_shape
+from energylm.config.models import (
+    ENERGY_PRESETS,
+    PRESETS,
+    BiLSTMShape,
+    ConvolutionShape,
+    Shape,
+    TransformerShape,
+    energy_preset_shape,
+    preset_shape,
+)
 from energylm.config.pretrain import (
     TWO_TOWER,
+    LanguageModelSettings,
     LocalTransformerShape,
     PretrainConfig,
     PretrainContrastiveConfig,
@@ -44,7 +53,6 @@ from energylm.config.pretrain import (
     masked_preset_shape,
     tower_shape,
 )
-from energylm.config.train_lm import LanguageModelSettings
 from energylm.errors import ConfigError
 
 TRAINING_FACTOR = 3

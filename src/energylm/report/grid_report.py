@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from energylm.config.grid import SETTINGS, CellConfig
+from energylm.config.texts import SETTINGS, CellConfig
 from energylm.estimators.discrimination import Discrimination
 from energylm.records import Record
 from energylm.report.plots import HeatMap
@@ -27,20 +27,8 @@ CONVENTION = (
     "balanced accuracy at energy 0, 0.5 at chance; lower and upper end of a 95 % bootstrap interval over texts; TPR: "
     "machine texts found where 1 % or 5 % of real texts are flagged"
 )
-_COLUMNS = (
-    "energy",
-    "trained on",
-    "tested on",
-    "setting",
-    "accuracy",
-    "lower",
-    "upper",
-    "AUROC",
-    "TPR at 1 %",
-    "TPR at 5 %",
-    "texts",
-    "note",
-)
+_COLUMNS = ("energy", "trained on", "tested on", "setting", "accuracy", "lower", "upper", "AUROC")
+_COLUMNS += ("TPR at 1 %", "TPR at 5 %", "texts", "note")
 
 
 @dataclass(frozen=True)
@@ -78,8 +66,7 @@ class GridSummary(Record):
 
     @property
     def table(self) -> Table:
-        rows = [[record[column] for column in _COLUMNS] for record in self.records]
-        return Table(_COLUMNS, rows, convention=self.convention)
+        return _cells(self.records, self.convention)
 
 
 def summarise(cells: Sequence[GridCell]) -> GridSummary:
@@ -102,15 +89,13 @@ def grid_sections(grid: Mapping[str, Any], *, title: str) -> list[Section]:
         if (heat_map := _heat_map([record for record in records if record["energy"] == energy])).is_worth_drawing
     ]
     rows = [[name.replace("_", "-"), of["cells"], of["accuracy"], of["auroc"]] for name, of in grid["settings"].items()]
-    sections.append(
-        Numbers(
-            f"{title}: settings",
-            Table(["setting", "cells", "mean accuracy", "mean AUROC"], rows, convention=grid["convention"]),
-        )
-    )
-    cells = [[record[column] for column in _COLUMNS] for record in records]
-    sections.append(Numbers(f"{title}: cells", Table(_COLUMNS, cells, convention=grid["convention"])))
-    return sections
+    means = Table(["setting", "cells", "mean accuracy", "mean AUROC"], rows, convention=grid["convention"])
+    cells = Numbers(f"{title}: cells", _cells(records, grid["convention"]))
+    return [*sections, Numbers(f"{title}: settings", means), cells]
+
+
+def _cells(records: Sequence[Mapping[str, Any]], convention: str) -> Table:
+    return Table(_COLUMNS, [[record[column] for column in _COLUMNS] for record in records], convention=convention)
 
 
 def _groups(cells: Sequence[GridCell]) -> dict[str, Any]:
@@ -139,19 +124,17 @@ def _by_containing(cells: Sequence[GridCell]) -> dict[str, Any]:
 def _means(cells: Sequence[GridCell]) -> dict[str, Any]:
     """Of accuracy, the lower ends of its intervals, and AUROC; where all cells have them, also of the accuracies by
     length of the given context."""
-    measured = [cell.measured for cell in cells if cell.measured is not None]
+    measured = [(cell.measured, cell.by_context) for cell in cells if cell.measured is not None]
     means: dict[str, Any] = {
         "cells": len(measured),
-        "accuracy": _mean([of.balanced_accuracy.value for of in measured]),
-        "lower": _mean([of.balanced_accuracy.lower for of in measured]),
-        "auroc": _mean([of.auroc.value for of in measured]),
+        "accuracy": _mean([of.balanced_accuracy.value for of, _ in measured]),
+        "lower": _mean([of.balanced_accuracy.lower for of, _ in measured]),
+        "auroc": _mean([of.auroc.value for of, _ in measured]),
     }
-    lengths = [list(cell.by_context) for cell in cells if cell.measured is not None]
+    lengths = [list(by_context) for _, by_context in measured]
     if lengths and lengths[0] and all(of == lengths[0] for of in lengths):
-        accuracies = [
-            _mean([cell.by_context[length].balanced_accuracy.value for cell in cells if cell.measured is not None])
-            for length in lengths[0]
-        ]
+        of_lengths = ([by_context[length] for _, by_context in measured] for length in lengths[0])
+        accuracies = [_mean([of.balanced_accuracy.value for of in judged]) for judged in of_lengths]
         means["by_context"] = {"context_tokens": lengths[0], "accuracy": accuracies}
     return means
 
@@ -169,9 +152,8 @@ def _heat_map(records: Sequence[Mapping[str, Any]]) -> HeatMap:
         row, column = rows.index(record["trained on"]), columns.index(record["tested on"])
         values[row][column] = record["accuracy"]
         marks[row][column] = record["setting"] if record["accuracy"] is not None else "not judged"
-    return HeatMap(
-        rows, columns, values, marks=marks, x_label="tested on", y_label="trained on", lowest=0.5, highest=1.0
-    )
+    labels = {"x_label": "tested on", "y_label": "trained on"}
+    return HeatMap(rows, columns, values, marks, **labels, lowest=0.5, highest=1.0)
 
 
 def _alt(energy: str, heat_map: HeatMap) -> str:

@@ -1,11 +1,16 @@
 """Many epochs of chains: sweeps, annealed blocks, annealed target, forced first epochs. Goyal 2021, §6.5, 6.7.3, 6.8.
 
-    epoch e      block size k_e, target exp(−E / τ_e), one sweep over the free positions of every row
+    epoch e         block size k_e, target exp(−E / τ_e), one sweep over the free positions of every row
+    sweep of row r  a permutation of its free positions, sequential or random; block s = the s-th k of them
+
+Positions are drawn without replacement, each row its own order, before the first proposal and without a look at the
+tokens: then every step keeps the target, and so does the epoch. A sweep in a fixed order is stationary, not reversible.
 
 In the first `forced_epochs` every proposal is taken (acceptance 1): that is degenerate Gibbs, and only moves the start.
 Every later epoch of Metropolis-Hastings keeps its own target; with τ_e falling these are different targets.
 
-Relations  `metropolis_hastings`, `degenerate_gibbs` make the steps, `sweeps` the blocks; `estimators.chains` judges.
+Relations  `metropolis_hastings`, `degenerate_gibbs` make the steps; `estimators.mixing` judges the chains;
+           `config.mcmc.AnnealingConfig` shrinks blocks over epochs.
 """
 
 from collections.abc import Iterator
@@ -14,13 +19,42 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energylm.config.mcmc import DEGENERATE_GIBBS, ChainsConfig, PositionOrder
+from energylm.config.sampling import DEGENERATE_GIBBS, RANDOM, ChainsConfig, PositionOrder
 from energylm.contracts import Choices
+from energylm.errors import ConfigError
 from energylm.samplers.chains import ChainState, Constraint, Sampler, Target, with_energies
 from energylm.samplers.degenerate_gibbs import DegenerateGibbs
 from energylm.samplers.masked_proposal import MaskedProposal
 from energylm.samplers.metropolis_hastings import MetropolisHastings
-from energylm.samplers.sweeps import sweep
+
+
+def sweep(free_RT: Tensor, choices: Choices, *, order: PositionOrder, block_R: Tensor) -> list[Tensor]:
+    """The hidden positions (R, T) of each step of an epoch. A row with fewer blocks than another waits at the end."""
+    free_R = free_RT.sum(1)
+    if (block_R < 1).any() or (block_R > free_R).any():
+        row = int(((block_R < 1) | (block_R > free_R)).nonzero()[0])
+        raise ConfigError(
+            f"a block of {int(block_R[row])} positions was asked for, but row {row} has {int(free_R[row])} free "
+            "positions; take a block between 1 and that"
+        )
+    rank_RT = _random_rank(free_RT, choices) if order == RANDOM else free_RT.cumsum(1) - 1
+    step_RT = torch.where(free_RT, rank_RT // block_R[:, None], -1)
+    return [step_RT == step for step in range(int(step_RT.max()) + 1)]
+
+
+def _random_rank(free_RT: Tensor, choices: Choices) -> Tensor:
+    """(R, T) the rank of each free position in its row's random order."""
+    rank_RT = torch.zeros_like(free_RT, dtype=torch.int64)
+    left_RT = free_RT.clone()
+    rows_R = torch.arange(len(free_RT), device=free_RT.device)
+    for rank in range(int(free_RT.sum(1).max())):
+        # A row whose positions all have a rank takes an empty decision: position 0, as the only choice.
+        left_RT[:, 0] |= ~left_RT.any(1)
+        chosen_R = choices.categorical(torch.where(left_RT, 0.0, float("-inf")))
+        done_R = rank >= free_RT.sum(1)
+        rank_RT[rows_R, chosen_R] = torch.where(done_R, rank_RT[rows_R, chosen_R], rank)
+        left_RT[rows_R, chosen_R] = False
+    return rank_RT
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from energylm.config.detect import Towards
+from energylm.config.models import Towards
 
 Stopped = Literal["reached", "edits", "stuck"]  # goal crossed; all edits used up; no candidate helps or is allowed
 SIGN: dict[Towards, float] = {"real": -1.0, "fake": 1.0}  # of the change of energy that is wanted

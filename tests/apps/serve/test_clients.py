@@ -23,7 +23,7 @@ from energylm.apps.serve.verb import ServeLimits
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
-from energylm.config.generate import JointSampling
+from energylm.config.sampling import JointSampling
 from tests.apps.conftest import completion_task, serving
 
 KEY = new_token()

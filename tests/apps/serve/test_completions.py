@@ -21,9 +21,8 @@ from energylm.bundles import weighted_draws
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
-from energylm.bundles.residual_results import JointSample
-from energylm.config.generate import JointSampling
-from energylm.config.sampling import Truncation
+from energylm.bundles.residual_sampling import JointSample
+from energylm.config.sampling import JointSampling, Truncation
 from energylm.testing import (
     TabularEnergy,
     TabularLanguageModel,

@@ -6,12 +6,11 @@ import random
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from energylm.bundles.sentence_model import SentenceModel
-from energylm.bundles.span_model import SpanModel
-from energylm.config.finetune import TASKS
+from energylm.bundles.task_models import SentenceModel, SpanModel
+from energylm.config.cloze import TASKS
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 from energylm.jobs.job import Job
-from energylm.models import sequence_classifier
+from energylm.models import headed_encoder
 from energylm.verbs.cloze.finetune import Finetune
 from energylm.verbs.cloze.finetune_report import FinetuneResult
 
@@ -92,7 +91,7 @@ def test_medians_models_and_predictions(data, bert_folder, tmp_path):
         assert not (folder / "checkpoints").exists()
     model = SentenceModel.from_pretrained(run.model)
     assert [one.label for one in model.predict(["The clerk counts the boats."])] == ["positive"]
-    sequence_classifier.register()
+    headed_encoder.register()
     network = AutoModelForSequenceClassification.from_pretrained(run.model)
     assert network.config.id2label == {0: "negative", 1: "positive"}
     weights = (tmp_path / "run" / "seed-0" / "model" / "model.safetensors").read_bytes()

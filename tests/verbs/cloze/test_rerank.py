@@ -5,10 +5,10 @@ import json
 import pytest
 
 from energylm.bundles import reranker
+from energylm.bundles.model_folder import model_identity, weights_sha256
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import Reading
-from energylm.bundles.weights_identity import model_identity, weights_sha256
-from energylm.config.rerank import WeightGrid
+from energylm.config.cloze import WeightGrid
 from energylm.data.nbest import read_lists
 from energylm.errors import BusyError, ConfigError, DataError
 from energylm.files import folder_lock, sha256_of_json

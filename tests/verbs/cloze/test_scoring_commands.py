@@ -8,7 +8,7 @@ import pytest
 
 from energylm import Scorer
 from energylm.cli.main import main
-from energylm.config.score import ScorerConfig
+from energylm.config.cloze import ScorerConfig
 
 LINES = ["The clerk counts the boats.", "A sailor mends a bridge."]
 LISTS = {

@@ -65,7 +65,7 @@ def test_with_an_energy_of_zero_the_joint_model_is_the_base(model_folder, zero_e
 
 def test_own_samples_are_judged_by_their_own_model(model_folder, some_energy, corpus_folder):
     """The joint model's own log-probabilities, recomputed from the sampled tokens; leaving log Z out is caught."""
-    from energylm.config.generate import JointSampling
+    from energylm.config.sampling import JointSampling
     from energylm.randomness import derive_seed
 
     settings = config(model_folder, some_energy, corpus_folder)

@@ -14,8 +14,8 @@ from transformers import BertConfig, BertModel
 
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.negatives import NegativesSettings
+from energylm.bundles.model_folder import weights_sha256
+from energylm.config.texts import NegativesSettings
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast, pad

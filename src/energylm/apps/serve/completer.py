@@ -31,17 +31,14 @@ from energylm.apps.serve.schemas import (
     LogProbs,
     Usage,
 )
+from energylm.bundles.batched_requests import DrawRequest, TokenAlternatives, draw_requests, token_alternatives
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.plain_sampling import DrawRequest, draw_requests
 from energylm.bundles.residual_model import ResidualModel
-from energylm.bundles.residual_results import JointSample
-from energylm.bundles.residual_sampling import PoolRequest
-from energylm.bundles.token_alternatives import TokenAlternatives, token_alternatives
-from energylm.config.energy import TOKENS
-from energylm.config.generate import JointSampling
-from energylm.config.sampling import Truncation
+from energylm.bundles.residual_sampling import JointSample, PoolRequest
+from energylm.config.models import TOKENS
+from energylm.config.sampling import JointSampling, Truncation
 from energylm.errors import DataError
 from energylm.progress import Progress
 from energylm.samplers.resampling import Weights

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from energylm.bundles.detector_results import Verdict
-from energylm.config.score import Normalise, Per
+from energylm.bundles.detector import Verdict
+from energylm.config.cloze import Normalise, Per
 from energylm.samplers.resampling import Weights
 
 INT64 = 1 << 63

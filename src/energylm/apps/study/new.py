@@ -7,8 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from energylm.apps.study.design import RESERVED, StudyDesign
 from energylm.config.base import Config
-from energylm.config.generate import JointSampling
-from energylm.config.sampling import Truncation
+from energylm.config.sampling import JointSampling, Truncation
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Flag, Metavar, Verb
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, model_validator
 
 from energylm.config.base import merged
-from energylm.config.exact_study import (
+from energylm.config.models import (
     LIKELIHOOD,
     MASKED,
     PHONEMES,
     PROJECTIONS,
     PSEUDO_LIKELIHOOD,
-    Language,
-    Objective,
-    Trained,
+    StudyLanguage,
+    StudyModel,
+    StudyObjective,
 )
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
@@ -40,11 +40,13 @@ class ExactStudy(Verb):
 
     writes = "required"
 
-    languages: tuple[Language, ...] = Field(min_length=1, description="Small languages, or phonemes of English words.")
+    languages: tuple[StudyLanguage, ...] = Field(
+        min_length=1, description="Small languages, or phonemes of English words."
+    )
     sizes: tuple[int | None, ...] = Field(
         (1000, 10000), min_length=1, description="Training sequences, validation among them; none = all that there are."
     )
-    objectives: tuple[Objective, ...] = Field(
+    objectives: tuple[StudyObjective, ...] = Field(
         (LIKELIHOOD, PSEUDO_LIKELIHOOD, MASKED), min_length=1, description="What is minimised."
     )
     seeds: int = Field(5, ge=1, description="Runs, each with data and initial weights of its own.")
@@ -71,11 +73,11 @@ class ExactStudy(Verb):
         ),
         description="Of every cell; the seed is the cell's own.",
     )
-    training_of: dict[Trained, dict[str, Any]] = Field(
+    training_of: dict[StudyModel, dict[str, Any]] = Field(
         {}, description="Settings of `training` that differ for an objective, or for the teacher of projections."
     )
 
-    def training_for(self, what: Trained, *, seed: int = 0) -> TrainingConfig:
+    def training_for(self, what: StudyModel, *, seed: int = 0) -> TrainingConfig:
         settings = merged(self.training.model_dump(exclude={"preset"}), self.training_of.get(what, {}))
         return TrainingConfig.model_validate({**settings, "seed": seed})
 

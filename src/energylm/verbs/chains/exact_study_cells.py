@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from energylm.bundles.model_folder import new_model_folder, quiet_transformers, write_manifest
-from energylm.config.exact_study import MASKED, PHONEMES, PROJECTIONS, TEACHER, Language, Objective
+from energylm.config.models import MASKED, PHONEMES, PROJECTIONS, TEACHER, StudyLanguage, StudyObjective
 from energylm.data.phonemes import PhonemeWords, phoneme_words
 from energylm.data.sequences import Sequences
 from energylm.data.small_languages import SMALL_LANGUAGES
@@ -29,10 +29,9 @@ from energylm.files import read_json, write_json
 from energylm.models import bilstm_context
 from energylm.models.bilstm_context import BiLSTMContext, BiLSTMContextConfig
 from energylm.progress import say
-from energylm.randomness import generator
+from energylm.randomness import generator, seeded
 from energylm.training.engine import MODEL_FOLDER, train
 from energylm.training.exact_study_task import ExactStudyTask
-from energylm.training.seeding import seeded
 from energylm.verbs.chains.exact_measures import ExactStudyResult, measure, study_result
 from energylm.verbs.chains.exact_study import ExactStudy
 
@@ -41,9 +40,9 @@ CELL_FILE, STUDY_FILE = "cell.json", "study.json"
 
 @dataclass(frozen=True)
 class StudyCell:
-    language: Language
+    language: StudyLanguage
     size: int | None
-    objective: Objective
+    objective: StudyObjective
     seed: int
     is_teacher: bool = False
 
@@ -81,7 +80,7 @@ def _cells(verb: ExactStudy) -> Iterator[StudyCell]:
                     yield StudyCell(language, size, objective, seed)
 
 
-def _teacher(verb: ExactStudy, language: Language, seed: int) -> StudyCell:
+def _teacher(verb: ExactStudy, language: StudyLanguage, seed: int) -> StudyCell:
     return StudyCell(language, verb.teacher_size, MASKED, seed, is_teacher=True)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from energylm.config.mcmc import MASK_PREDICT, ChainsConfig
+from energylm.config.sampling import MASK_PREDICT, ChainsConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 

@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from energylm.bundles.masked_language_model import MaskedLanguageModel
-from energylm.config.mcmc import LOCAL
+from energylm.config.sampling import LOCAL
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.errors import ConfigError
 from energylm.files import atomic_file
 from energylm.progress import Progress, say
 from energylm.randomness import derive_seed, row_keys
-from energylm.samplers.chain_choices import ChainChoices
 from energylm.samplers.chains import ChainState
+from energylm.samplers.choices import ChainChoices
 from energylm.samplers.degenerate_gibbs import DegenerateGibbs
 from energylm.samplers.epochs import run_epochs
 from energylm.samplers.mask_predict import MaskPredict

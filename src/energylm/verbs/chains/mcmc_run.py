@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from energylm.bundles.masked_language_model import MaskedLanguageModel
-from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.mcmc import DEGENERATE_GIBBS, MASK_PREDICT, RAW
+from energylm.bundles.model_folder import weights_sha256
+from energylm.config.sampling import DEGENERATE_GIBBS, MASK_PREDICT, RAW
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.errors import ConfigError
 from energylm.estimators.mixing import Trace, diagnose

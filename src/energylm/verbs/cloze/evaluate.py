@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BeforeValidator, Field
 
 from energylm.config.base import listed
-from energylm.config.score import Normalise, ScorerConfig
+from energylm.config.cloze import Normalise, ScorerConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.cloze.score import ScoringModel
 from energylm.verbs.verb import Positional, Verb
@@ -39,8 +39,7 @@ class EvaluateBlimp(Verb, ScorerConfig):
     limit: int | None = Field(None, ge=1, description="Use this many pairs of each paradigm, the first ones.")
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
-        from energylm.bundles.scorer import usable_device
-        from energylm.bundles.scorer_kind import check_method, kind_of
+        from energylm.bundles.scorer import check_method, kind_of, usable_device
         from energylm.verbs.cloze.minimal_pairs import read_pairs
 
         groups = read_pairs(self)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from energylm.config.base import listed
-from energylm.config.finetune import SPANS, TASKS, FinetuneTask, Pooling, SpanConfig, TaskName, TextStyle
+from energylm.config.cloze import SPANS, TASKS, FinetuneTask, Pooling, SpanConfig, TaskName, TextStyle
 from energylm.config.training import CheckpointConfig, TrainingConfig, ValidationConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Verb
@@ -135,7 +135,7 @@ class Finetune(Verb):
     def step_content(self) -> Mapping[str, Any]:
         """Of the data the files that are read, by content; of a model its weights."""
         from energylm.bundles.known_models import KNOWN_MODELS
-        from energylm.bundles.weights_identity import weights_sha256
+        from energylm.bundles.model_folder import weights_sha256
         from energylm.verbs.cloze.finetuning import data_hashes
 
         content = self.model_dump(mode="json", exclude={"data"}) | data_hashes(self)

@@ -9,17 +9,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from energylm.bundles.sentence_model import SentenceModel, SentencePrediction, sentence_logits
-from energylm.bundles.task_encoder import TaskEncoder
-from energylm.config.finetune import CLASSIFICATION, REGRESSION
+from energylm.bundles.task_models import SentenceModel, SentencePrediction, TaskEncoder, sentence_logits
+from energylm.config.cloze import CLASSIFICATION, REGRESSION
 from energylm.data.examples import Example, held_out, random_part
 from energylm.data.glue import read_examples, task_files
 from energylm.errors import DataError
 from energylm.estimators.sentence_metrics import METRICS
 from energylm.files import sha256_of_json
+from energylm.models.headed_encoder import SequenceClassifier
 from energylm.models.presets import count_parameters
-from energylm.models.sequence_classifier import SequenceClassifier
-from energylm.training.sentence_task import LabelledTexts, SentenceTask
+from energylm.training.finetune_task import LabelledTexts, SentenceTask
 from energylm.verbs.cloze.finetune import Finetune
 from energylm.verbs.cloze.finetune_data import JudgedModel
 

@@ -17,18 +17,18 @@ from typing import Any
 
 from torch import nn
 
-from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.finetune import SPANS
+from energylm.bundles.model_folder import weights_sha256
+from energylm.config.cloze import SPANS
 from energylm.errors import DataError
 from energylm.estimators.seed_median import SeedMedian
 from energylm.files import read_json, sha256_of_file, write_json, write_text
 from energylm.progress import say
+from energylm.randomness import seeded
 from energylm.report.report import PAGE, write_report
 from energylm.training.checkpoint import FOLDER as CHECKPOINTS
 from energylm.training.engine import state_of_run, train
 from energylm.training.journal import FILE_NAME as JOURNAL
 from energylm.training.journal import read_journal
-from energylm.training.seeding import seeded
 from energylm.verbs.cloze.finetune import Finetune
 from energylm.verbs.cloze.finetune_data import FinetunedModel, TaskData
 from energylm.verbs.cloze.finetune_report import RESULT, FinetuneResult, SeedOutcome, finetune_sections

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from energylm.bundles.scorer import Scorer
-from energylm.config.places import data_folder
+from energylm.config.environment import data_folder
 from energylm.data.formats.blimp import MinimalPair, read_blimp
 from energylm.errors import DataError
 from energylm.estimators.discrimination import Interval

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pydantic import Field, field_validator
 
 from energylm.config.pretrain import (
+    LanguageModelSettings,
     PretrainClozeConfig,
     PretrainConfig,
     PretrainElectraConfig,
@@ -17,7 +18,6 @@ from energylm.config.pretrain import (
     PretrainMLMConfig,
     PretrainTwoTowerConfig,
 )
-from energylm.config.train_lm import LanguageModelSettings
 from energylm.errors import ConfigError
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import Record

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from energylm.config.base import Config, listed
-from energylm.config.rerank import STDIN, LengthNormalisation, MetricName, NBestFormat, WeightGrid
-from energylm.config.score import ScorerConfig
+from energylm.config.cloze import STDIN, LengthNormalisation, MetricName, NBestFormat, ScorerConfig, WeightGrid
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 

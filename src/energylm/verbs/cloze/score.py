@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from energylm.config.score import Normalise, Per, ScorerConfig
+from energylm.config.cloze import Normalise, Per, ScorerConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 
@@ -45,8 +45,7 @@ class Score(Verb, ScorerConfig):
     normalise: Normalise = Field("none", description="Divide a text's score by its tokens or words.")
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
-        from energylm.bundles.scorer import usable_device
-        from energylm.bundles.scorer_kind import check_method, kind_of
+        from energylm.bundles.scorer import check_method, kind_of, usable_device
         from energylm.data.text_files import STDIN, existing
 
         existing(self.source)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from energylm.bundles.known_models import absolute_place
+from energylm.bundles.model_folder import model_identity
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import ScoredText, TextScore
-from energylm.bundles.weights_identity import model_identity
-from energylm.config.score import Normalise, ScorerConfig
+from energylm.config.cloze import Normalise, ScorerConfig
 from energylm.data.text_files import existing, numbered_texts
 from energylm.errors import DataError
 from energylm.files import folder_lock

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from energylm.config.base import Folders
-from energylm.config.corpus import SourceSettings
+from energylm.config.texts import SourceSettings
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 

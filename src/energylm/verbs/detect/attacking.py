@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energylm.bundles.energy_gradients import EnergyGradients
-from energylm.bundles.energy_model import EnergyModel, TextBoundEnergy, bind
+from energylm.bundles.energy_model import EnergyGradients, EnergyModel, TextBoundEnergy, bind
 from energylm.bundles.language_model import LanguageModel
-from energylm.config.energy import TEXT
+from energylm.config.models import TEXT
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast, pad

@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from energylm.bundles.energy_model import EnergyModel, TextBoundEnergy
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy, load_energy
-from energylm.config.energy import TOKENS
-from energylm.config.grid import CellConfig
+from energylm.config.models import TOKENS
+from energylm.config.texts import CellConfig
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.negatives_contrast import Contrast, pad
@@ -34,12 +35,11 @@ from energylm.progress import progress, say
 from energylm.records import Record
 from energylm.report.grid_report import GridCell
 from energylm.tables import Table
-from energylm.verbs.detect.discriminate import Discriminate, FitLikelihood
-from energylm.verbs.detect.report import measures_table
+from energylm.verbs.detect.evaluating import measures_table
+from energylm.verbs.detect.probe import Discriminate, FitLikelihood
 
 RESULT_FILE = "discrimination.json"
 TOLERATED_OVERLAP = 0.05  # of test windows; more is a mistake in the choice of texts, not chance
-_BATCH_CONTEXTS = 64
 Energy = EnergyModel | LogLikelihoodEnergy
 _WINDOW_BITS = 40  # of a group's number; the bits above tell corpora apart
 
@@ -85,10 +85,10 @@ def discriminate(verb: Discriminate, *, output: Path | None = None) -> Discrimin
     """Measure the energy on all texts of the negatives; with `output`, write the result there."""
     energy = load_energy(verb.energy)
     sources = paired_sources(verb.negatives, verb.corpus)
-    kept, overlapping = _unseen_rows(verb, sources)
+    unseen, overlapping = _unseen_rows(verb, sources)
     parts = [
         text_energies(energy, negatives, corpus, rows=rows)
-        for (negatives, corpus), rows in zip(sources, kept, strict=True)
+        for (negatives, corpus), rows in zip(sources, unseen, strict=True)
     ]
     groups = [part.window_N + (number << _WINDOW_BITS) for number, part in zip(_texts_of(sources), parts, strict=True)]
     real_N = np.concatenate([part.real_N for part in parts])
@@ -149,35 +149,33 @@ def fit_likelihood(verb: FitLikelihood, output: Path) -> FittedLikelihood:
     return FittedLikelihood(output, fitted.rule.sign, fitted.rule.threshold)
 
 
-@torch.no_grad()
 def text_energies(
     energy: Energy, negatives: Negatives, corpus: Corpus, *, rows: NDArray[np.int64] | None = None
 ) -> TextEnergies:
     """Energies of the real and the generated texts of some rows of a negatives folder, all where none are named."""
     contrast = Contrast(negatives, corpus, rows=rows)
-    energies_of = _reading(energy, corpus)
-    copies_K = np.arange(contrast.k, dtype=np.int64)
-    parts = []
-    with progress("judging", total=len(contrast), unit="text") as bar:
-        for start in range(0, len(contrast), _BATCH_CONTEXTS):
-            chosen = np.arange(start, min(start + _BATCH_CONTEXTS, len(contrast)), dtype=np.int64)
-            sequences = contrast.sequences(chosen, np.tile(copies_K, (len(chosen), 1)))
-            parts.append(energies_of(sequences).reshape(len(chosen), 1 + contrast.k))
-            bar.advance(len(chosen))
-    energy_NJ = np.concatenate(parts) if parts else np.zeros((0, 1 + contrast.k))
+    reads_ids = energy.reads == TOKENS and tokenizer_sha256(energy.tokenizer) == corpus.manifest.tokenizer.sha256
+    encode = pad if reads_ids else TextBoundEnergy(energy, corpus.tokenizer).encode
+    energy_NJ = side_by_side(
+        lambda texts: energy.energies(*encode(texts)), contrast, contrast.k, what="judging"
+    ).numpy()
     given = negatives.rows(contrast.rows)
     return TextEnergies(energy_NJ[:, 0], energy_NJ[:, 1:], given.window_B, given.context_length_B)
 
 
-def _reading(energy: Energy, corpus: Corpus) -> Callable[[Sequence[Sequence[int]]], NDArray[np.float64]]:
-    """Token sequences of the corpus -> energies, by ids where the energy reads these, else by text."""
-    reads_ids = energy.reads == TOKENS and tokenizer_sha256(energy.tokenizer) == corpus.manifest.tokenizer.sha256
-    encode = pad if reads_ids else TextBoundEnergy(energy, corpus.tokenizer).encode
-
-    def energies(sequences: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-        return energy.energies(*encode(sequences)).double().cpu().numpy()
-
-    return energies
+@torch.no_grad()
+def side_by_side(
+    energies: Callable[[list[list[int]]], Tensor], contrast: Contrast, k: int, *, what: str, at_once: int = 64
+) -> Tensor:
+    """(N, 1 + k) energies of each context's real text and of its first k generated ones, float64 on the CPU."""
+    copies_K, parts = np.arange(k, dtype=np.int64), [torch.zeros(0, 1 + k, dtype=torch.float64)]
+    with progress(what, total=len(contrast), unit="context") as bar:
+        for start in range(0, len(contrast), at_once):
+            chosen = np.arange(start, min(start + at_once, len(contrast)), dtype=np.int64)
+            sequences = contrast.sequences(chosen, np.tile(copies_K, (len(chosen), 1)))
+            parts.append(energies(sequences).double().cpu().view(len(chosen), 1 + k))
+            bar.advance(len(chosen))
+    return torch.cat(parts)
 
 
 def _texts_of(sources: Sequence[NegativesSource]) -> list[int]:
@@ -197,11 +195,11 @@ def _unseen_rows(verb: Discriminate, sources: Sequence[NegativesSource]) -> tupl
     learnt = paired_sources(verb.trained_on, verb.trained_on_corpus)
     reader = learnt[0][1]  # all of them share its tokenizer
     seen = SeenWindows([window for negatives, corpus in learnt for window in _windows(negatives, corpus)])
-    kept = [
+    unseen = [
         rows[~seen.contains(_as_tokens_of(reader, corpus, _windows(negatives, corpus)))]
         for rows, (negatives, corpus) in zip(all_rows, sources, strict=True)
     ]
-    total, left_out = sum(map(len, all_rows)), sum(map(len, all_rows)) - sum(map(len, kept))
+    total, left_out = sum(map(len, all_rows)), sum(map(len, all_rows)) - sum(map(len, unseen))
     if left_out > TOLERATED_OVERLAP * total:
         raise DataError(
             f"{left_out:,} of {total:,} test texts of {', '.join(verb.negatives)} stand in the texts that the energy "
@@ -209,7 +207,7 @@ def _unseen_rows(verb: Discriminate, sources: Sequence[NegativesSource]) -> tupl
         )
     if left_out:
         say(f"{left_out:,} of {total:,} test texts stand in the training texts, too; they are left out")
-    return kept, left_out
+    return unseen, left_out
 
 
 def _windows(negatives: Negatives, corpus: Corpus) -> list[Tokens]:

@@ -5,9 +5,17 @@ from typing import cast
 from transformers import PreTrainedModel
 
 from energylm.bundles.energy_model import EnergyModel, TextBoundEnergy
-from energylm.config.energy import BIT, TEXT, TOKENS, UNIT, EnergyKind
-from energylm.config.energy_shapes import ENERGY_PRESETS, preset_kind
-from energylm.config.models import PRESETS, TransformerShape
+from energylm.config.models import (
+    BIT,
+    ENERGY_PRESETS,
+    PRESETS,
+    TEXT,
+    TOKENS,
+    UNIT,
+    EnergyKind,
+    TransformerShape,
+    preset_kind,
+)
 from energylm.config.pretrain import MASKED_PRESETS
 from energylm.data.corpus import Corpus
 from energylm.data.negatives_contrast import pad
@@ -17,8 +25,8 @@ from energylm.energies.pooled import PooledEnergy
 from energylm.errors import ConfigError, ModelError, VocabularyMismatch
 from energylm.models.cloze_presets import build_masked_network
 from energylm.models.presets import build_network
+from energylm.randomness import seeded
 from energylm.training.energy_task import Encode
-from energylm.training.seeding import seeded
 from energylm.verbs.joint.train_energy import TrainEnergy
 
 

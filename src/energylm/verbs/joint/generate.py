@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from energylm.config.base import listed
-from energylm.config.generate import JointSampling, NextTokens
+from energylm.config.sampling import JointSampling, NextTokens
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from energylm.config.negatives import NegativesSettings
+from energylm.config.texts import NegativesSettings
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 

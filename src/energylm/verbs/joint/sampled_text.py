@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import gaussian_kde
 
-from energylm.config.generate import JointSampling
+from energylm.config.sampling import JointSampling
 from energylm.errors import DataError
 from energylm.randomness import derive_seed
 from energylm.records import Record

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from energylm.config.base import Folders, listed
-from energylm.config.energy import NCE, RANKING, REFUSE, TOKENS, EnergyKind, LongTexts, Objective, Pooling, Reads
+from energylm.config.models import NCE, RANKING, REFUSE, TOKENS, EnergyKind, LongTexts, Objective, Pooling, Reads
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Short, Verb

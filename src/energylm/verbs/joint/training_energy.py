@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from energylm.bundles.compatibility import calibration_caution
 from energylm.bundles.energy_model import EnergyModel
-from energylm.bundles.meeting import calibration_caution
-from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.energy import KIND_WORDS
+from energylm.bundles.model_folder import weights_sha256
+from energylm.config.models import KIND_WORDS
 from energylm.data.contrast_union import ContrastUnion
 from energylm.data.negatives_sources import NegativesSource
 from energylm.files import read_json, write_json
@@ -30,7 +30,7 @@ from energylm.training.calibration import Calibration, fit_calibration
 from energylm.training.energy_task import ContrastEnergies, EnergyTask, contrast_energies
 from energylm.training.engine import state_of_run, train
 from energylm.training.journal import read_journal
-from energylm.training.trained_run import TrainedRun
+from energylm.training.state import TrainedRun
 from energylm.verbs.joint.energy_data import EnergyData, open_data
 from energylm.verbs.joint.energy_report import EnergyOutcome, energy_outcome, energy_sections
 from energylm.verbs.joint.energy_start import encoding_for, is_preset, start_energy

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from energylm.config.train_lm import LanguageModelSettings
+from energylm.config.pretrain import LanguageModelSettings
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 

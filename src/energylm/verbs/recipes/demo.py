@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from energylm.config.base import Config
-from energylm.config.energy import TEXT, TOKENS
+from energylm.config.models import TEXT, TOKENS
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.recipes.recipe import StepConfig
 from energylm.verbs.verb import Verb

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from energylm.config.base import Config
-from energylm.config.grid import SETTINGS, Setting
 from energylm.config.models import LEFT_TO_RIGHT, Direction
+from energylm.config.texts import SETTINGS, Setting
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import Record
 from energylm.verbs.recipes.recipe import GRID

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from energylm.config.base import merged
-from energylm.config.grid import Setting
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT, Direction
+from energylm.config.texts import Setting
 from energylm.errors import ConfigError
 from energylm.verbs.recipes.grid import LIKELIHOOD, GeneratorConfig, Grid, TrainingSetConfig
 from energylm.verbs.recipes.recipe import PRODUCT, StepConfig

@@ -14,7 +14,7 @@ from statistics import median
 from pydantic import Field
 
 from energylm.config.base import Config
-from energylm.config.places import home_folder
+from energylm.config.environment import home_folder
 
 SECONDS, BURSTS = 1.5, 5  # of a rate, at least
 MATMUL_SIZE, FLOATS, SMALL, CHAIN = 1024, 1 << 23, 1 << 10, 200

@@ -8,7 +8,7 @@ share, and each member is a step of its own name. (Bakhtin et al. 2019 §4.1 tak
 from collections.abc import Mapping
 from typing import Any
 
-from energylm.config.places import data_folder
+from energylm.config.environment import data_folder
 from energylm.errors import ConfigError, DataError
 from energylm.verbs.recipes.recipe import PRODUCT, StepConfig, members_of
 from energylm.verbs.recipes.step_kind import DATA

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from energylm.config.places import home_folder
+from energylm.config.environment import home_folder
 from energylm.errors import ConfigError
 from energylm.files import interrupts_say_it_is_kept, read_json
 from energylm.jobs.artefacts import Artefact, ArtefactStore

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from energylm.bundles.known_models import KNOWN_MODELS
-from energylm.bundles.weights_identity import weights_sha256
-from energylm.config.places import data_folder
+from energylm.bundles.model_folder import weights_sha256
+from energylm.config.environment import data_folder
 from energylm.data.manifest import MANIFEST_FILE as CORPUS_MANIFEST
 from energylm.data.manifest import read_manifest
 from energylm.errors import DataError

@@ -1,13 +1,42 @@
-"""Where blocks of work are done: `--engine local|ray` of the commands that generate and score."""
+"""The surroundings of a run: folders (`ENERGYLM_HOME`, `ENERGYLM_DATA`), names of the hub, and the engine of blocks."""
 
+import os
+import re
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from energylm.config.base import Config
+from energylm.errors import DataError
 
 LOCAL: Literal["local"] = "local"
 RAY: Literal["ray"] = "ray"
+
+
+def home_folder() -> Path:
+    """Models, artefacts and results: `ENERGYLM_HOME`, or the user's cache folder."""
+    if chosen := os.environ.get("ENERGYLM_HOME"):
+        return Path(chosen).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("energylm"))
+
+
+def data_folder() -> Path:
+    """The folder of data sets named by `ENERGYLM_DATA`; a missing one is an error that says how to set it."""
+    chosen = os.environ.get("ENERGYLM_DATA")
+    if not chosen:
+        raise DataError("ENERGYLM_DATA is not set; set it to the folder that holds the data sets (wiki/, books/, …)")
+    folder = Path(chosen).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"ENERGYLM_DATA names {folder}, which is not a folder")
+    return folder
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `name` can be a model of the hub: OWNER/NAME. The few old names without an owner have one there, too."""
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None and not name.endswith(".gguf")
 
 
 class EngineConfig(Config):
