@@ -15,8 +15,8 @@ import click
 import pytest
 
 from energylm import __version__
-from energylm.cli import groups
 from energylm.cli import main as program
+from energylm.cli.main import VerbGroup
 from energylm.errors import DataError, NonFiniteLoss
 from energylm.files import folder_lock
 from energylm.verbs import table
@@ -36,7 +36,7 @@ def verb(monkeypatch):
 
     def call(body, *arguments):
         command = click.Command("trial", callback=body)
-        monkeypatch.setattr(groups.VerbGroup, "get_command", lambda *_: command)
+        monkeypatch.setattr(VerbGroup, "get_command", lambda *_: command)
         monkeypatch.setattr(sys, "argv", ["energylm", "trial", *arguments])
         with pytest.raises(SystemExit) as leaving:
             program.main()

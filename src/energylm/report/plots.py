@@ -8,7 +8,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FIGURE_INCHES = (7.0, 3.6)
 DOTS_PER_INCH = 144
@@ -48,7 +51,6 @@ class LinePlot:
         return {"x_label": self.x_label, "y_label": self.y_label, "log_x": self.log_x, "series": series}
 
     def png(self) -> bytes:
-        """The same bytes for the same numbers: no date and no version inside."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
@@ -71,9 +73,7 @@ class LinePlot:
         axes.grid(alpha=0.25)
         if self.series:
             axes.legend(frameon=False)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-        return buffer.getvalue()
+        return _png(figure)
 
 
 @dataclass(frozen=True)
@@ -100,17 +100,11 @@ class HeatMap:
         return sum(value is not None for row in self.values for value in row) > 1
 
     def record(self) -> dict[str, Any]:
-        return {
-            "x_label": self.x_label,
-            "y_label": self.y_label,
-            "rows": list(self.rows),
-            "columns": list(self.columns),
-            "values": [list(row) for row in self.values],
-            "marks": [list(row) for row in self.marks],
-        }
+        axes: dict[str, Any] = {"x_label": self.x_label, "y_label": self.y_label}
+        axes |= {"rows": list(self.rows), "columns": list(self.columns)}
+        return axes | {"values": [list(row) for row in self.values], "marks": [list(row) for row in self.marks]}
 
     def png(self) -> bytes:
-        """The same bytes for the same numbers: no date and no version inside."""
         from matplotlib.figure import Figure
 
         width, height = max(4.0, 1.3 * len(self.columns) + 2.4), max(2.4, 0.62 * len(self.rows) + 1.3)
@@ -122,18 +116,21 @@ class HeatMap:
             for column, value in enumerate(of):
                 mark = self.marks[row][column]
                 written = mark if math.isnan(value) else f"{value:.3f}\n{mark}"
-                dark = (
-                    not math.isnan(value) and value < (self.lowest + self.highest) / 2
-                )  # viridis is dark at its low end
+                dark = value < (self.lowest + self.highest) / 2  # viridis is dark at its low end; never where NaN
                 axes.text(column, row, written, ha="center", va="center", size=7, color="white" if dark else "black")
         axes.set_xticks(range(len(self.columns)), self.columns, rotation=20, ha="right")
         axes.set_yticks(range(len(self.rows)), self.rows)
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
         figure.colorbar(image)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-        return buffer.getvalue()
+        return _png(figure)
+
+
+def _png(figure: "Figure") -> bytes:
+    """The same bytes for the same numbers: no date and no version inside."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()
 
 
 def loss_plot(train: Sequence[tuple[int, float]], validation: Sequence[tuple[int, float]], *, unit: str) -> LinePlot:
@@ -152,9 +149,7 @@ def histogram_plot(edges: Sequence[float], counts: Mapping[str, Sequence[int]], 
     series = []
     for name, of_bins in counts.items():
         total = max(sum(of_bins), 1)
-        heights = [
-            count / total / (right - left) for count, (left, right) in zip(of_bins, pairwise(edges), strict=True)
-        ]
+        heights = [count / total / (end - start) for count, (start, end) in zip(of_bins, pairwise(edges), strict=True)]
         x = [edge for edge in edges for _ in range(2)]
         series.append(Series(name, x, [0.0, *(height for height in heights for _ in range(2)), 0.0]))
     return LinePlot(series, x_label=x_label, y_label="density")

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from energylm.cli.groups import program
+from energylm.cli.main import program
 from energylm.errors import ConfigError, DataError
 
 SMALL = (

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from energylm.cli.groups import program
+from energylm.cli.main import program
 from energylm.errors import ConfigError
 
 SMALL = ("--window", 16, "--steps", 4, "--set", "network.width=16", "--set", "training.global_batch=2")

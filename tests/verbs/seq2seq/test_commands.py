@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from energylm.bundles.seq2seq_model import Seq2SeqModel
-from energylm.cli.groups import program
-from energylm.cli.main import main
+from energylm.cli.main import main, program
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 
 WHO, WHERE, WHAT = ("Ada", "Bo", "Cy", "Di"), ("Rome", "Lima", "Oslo"), ("saw", "left", "knows")
