@@ -12,7 +12,7 @@ from energylm import registry
 from energylm.config.base import Config
 from energylm.errors import ConfigError
 from energylm.registry import LOSSES, Named, Registry
-from energylm.verbs.options import options_of
+from energylm.verbs.verb import options_of
 
 
 @pytest.fixture

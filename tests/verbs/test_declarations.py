@@ -23,8 +23,7 @@ from energylm.cli.command import VerbCommand
 from energylm.config.base import load_config
 from energylm.errors import ConfigError, EnergyLMError
 from energylm.verbs import table
-from energylm.verbs.options import Option, options_of
-from energylm.verbs.verb import Positional, Verb
+from energylm.verbs.verb import Option, Positional, Verb, options_of
 
 PACKAGE = Path(__file__).parents[2] / "src" / "energylm"
 TYPED_DEFAULT = re.compile(r"[(\[]default(s to)?[: ]", re.IGNORECASE)

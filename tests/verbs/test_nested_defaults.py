@@ -7,8 +7,7 @@ import pytest
 from energylm.config.base import load_config
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig
 from energylm.errors import ConfigError
-from energylm.verbs.options import options_of
-from energylm.verbs.verb import Verb
+from energylm.verbs.verb import Verb, options_of
 
 
 class Learn(Verb):

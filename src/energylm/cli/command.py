@@ -3,7 +3,7 @@
 Values travel as text to the verb's own model, which checks types and bounds, so there is one place that judges them and
 one kind of message.
 
-Relations  `verbs.options` reads the fields; `main` builds a command when it is called for.
+Relations  `verbs.verb` reads the fields; `main` builds a command when it is called for.
 """
 
 import os
@@ -16,8 +16,7 @@ from energylm.config.base import load_config
 from energylm.config.environment import EngineConfig
 from energylm.jobs.job import Job
 from energylm.verbs import table
-from energylm.verbs.options import Option, options_of
-from energylm.verbs.verb import Verb
+from energylm.verbs.verb import Option, Verb, options_of
 
 ENGINE = "Engine"
 

@@ -39,10 +39,10 @@ VERBS: dict[str, str] = {
     "energy train": "joint.train_energy:TrainEnergy",
     "perplexity": "joint.perplexity:Perplexity",
     "generate": "joint.generate:Generate",
-    "detect train": "detect.train:TrainDetector",
-    "detect calibrate": "detect.calibrate:CalibrateDetector",
-    "detect eval": "detect.evaluate:EvaluateDetector",
-    "detect run": "detect.run:RunDetector",
+    "detect train": "detect.detect:TrainDetector",
+    "detect calibrate": "detect.detect:CalibrateDetector",
+    "detect eval": "detect.detect:EvaluateDetector",
+    "detect run": "detect.detect:RunDetector",
     "probe perturb": "detect.probe:PerturbTexts",
     "probe attack": "detect.probe:AttackEnergy",
     "probe differences": "detect.probe:CompareEnergies",
@@ -64,9 +64,9 @@ STEPS_ONLY: dict[str, str] = {
     "pretrain-costs": "cloze.pretrain_costs:PretrainCosts",
     "sampled-text": "joint.analyses:SampledText",
     "repetitions": "joint.analyses:Repetitions",
-    "discrimination": "detect.discriminate:Discriminate",
-    "likelihood": "detect.discriminate:FitLikelihood",
-    "grid cells": "detect.discriminate:GatherCells",
+    "discrimination": "detect.probe:Discriminate",
+    "likelihood": "detect.probe:FitLikelihood",
+    "grid cells": "detect.probe:GatherCells",
     "seq2seq scores": "seq2seq.evaluate:ScoreSeq2Seq",
     "seq2seq pick": "seq2seq.evaluate:PickSeq2Seq",
     "seq2seq line": "seq2seq.line:LineSeq2Seq",
@@ -91,8 +91,8 @@ GROUPS: dict[str, str] = {  # help of the groups
 def verb_class(name: str) -> "type[Verb]":
     """The class behind a name."""
     module, _, class_name = (VERBS | STEPS_ONLY)[name].partition(":")
-    found: type[Verb] = getattr(import_module(_module(module)), class_name)
-    return found
+    verb: type[Verb] = getattr(import_module(_module(module)), class_name)
+    return verb
 
 
 def name_of(verb: "type[Verb]") -> str:
