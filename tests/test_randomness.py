@@ -43,7 +43,7 @@ def test_generators_touch_no_global_state():
 
 
 def plain_uniform(seed, group, member, step):
-    """The formula of `counter`'s header in Python's whole numbers, which do not wrap around by themselves."""
+    """The formula of the module's header in Python's whole numbers, which do not wrap around by themselves."""
     wrap = (1 << 64) - 1
 
     def mix(x):
@@ -155,7 +155,7 @@ def test_all_orders_of_few_items_are_equally_likely(size, seeds):
 
 def test_few_rounds_would_not_do(monkeypatch):
     """Teeth: the network with 2 rounds leaves traces that the test above sees."""
-    monkeypatch.setattr("energylm.randomness.permutation._ROUNDS", 2)
+    monkeypatch.setattr("energylm.randomness._ROUNDS", 2)
     with pytest.raises(AssertionError, match="chi-square"):
         test_all_orders_of_few_items_are_equally_likely(4, 500)
 

@@ -10,7 +10,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTraine
 
 from energylm.energies.pooled import PooledEnergy, attends_causally
 from energylm.errors import ConfigError
-from energylm.training.cpu import sound_bfloat16
+from energylm.training.processes import sound_bfloat16
 
 VOCABULARY, WIDTH, POSITIONS = 31, 16, 24
 BERT_SIZES = {

@@ -6,12 +6,11 @@ import transformers
 from transformers.models.gpt2 import modeling_gpt2
 
 from energylm.errors import ModelError
-from energylm.models import decoders
-from energylm.models.decoders import decoder_for, why_not_shared_prefix
+from energylm.models import decoders, shared_prefix
+from energylm.models.decoders import PlainDecoder, decoder_for
 from energylm.models.gated_convolution import ConvolutionDecoder
-from energylm.models.plain_decoder import PlainDecoder
 from energylm.models.presets import build_network
-from energylm.models.shared_prefix import SharedPrefixDecoder
+from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_shared_prefix
 from energylm.models.shared_prefix_attention import ATTENTION_NAME
 
 CONTEXTS = [[1, 2, 3, 4, 5], [6, 7]]
@@ -40,7 +39,7 @@ def test_a_verified_family_shares_prefixes_and_leaves_no_trace():
 
 
 def test_a_family_without_the_interface_falls_back_and_says_so_once(capsys):
-    decoders._said.clear()
+    decoders._announced.clear()
     network = bloom()
     assert isinstance(decoder_for(network), PlainDecoder)
     assert isinstance(decoder_for(network), PlainDecoder)
@@ -61,18 +60,18 @@ def test_the_fallback_is_right_for_relative_positions():
 
 
 def test_an_unknown_family_is_compared_with_a_plain_pass(monkeypatch):
-    monkeypatch.setattr(decoders, "VERIFIED", frozenset())
+    monkeypatch.setattr(shared_prefix, "VERIFIED", frozenset())
     assert why_not_shared_prefix(gpt2()) is None
 
 
 def test_an_unknown_family_that_changes_attention_is_found_out(monkeypatch):
     """Deliberate mistake: a network that hands the interface a wrong scale (as one with its own attention would)."""
-    monkeypatch.setattr(decoders, "VERIFIED", frozenset())
+    monkeypatch.setattr(shared_prefix, "VERIFIED", frozenset())
     network = gpt2()
     for parameter in network.parameters():
         if parameter.dim() > 1:
             parameter.data.normal_(0, 0.5)
-    right = decoders.SharedPrefixDecoder.step
+    right = SharedPrefixDecoder.step
 
     def wrong(self, state, tokens):
         for block in self.network.transformer.h:
@@ -83,12 +82,12 @@ def test_an_unknown_family_that_changes_attention_is_found_out(monkeypatch):
             for block in self.network.transformer.h:
                 block.attn.scaling /= 2
 
-    monkeypatch.setattr(decoders.SharedPrefixDecoder, "step", wrong)
+    monkeypatch.setattr(SharedPrefixDecoder, "step", wrong)
     assert why_not_shared_prefix(network) == "shared-prefix logits differ from a plain forward pass"
 
 
 def test_an_unknown_family_that_breaks_falls_back(monkeypatch):
-    monkeypatch.setattr(decoders, "VERIFIED", frozenset())
+    monkeypatch.setattr(shared_prefix, "VERIFIED", frozenset())
 
     def no_extras(self, hidden_states, past_key_values=None, attention_mask=None, **kwargs):
         kwargs.pop("shared_prefix", None)  # a family that does not pass extra arguments on
@@ -100,7 +99,7 @@ def test_an_unknown_family_that_breaks_falls_back(monkeypatch):
 
 
 def test_an_unknown_family_with_a_window_falls_back(monkeypatch):
-    monkeypatch.setattr(decoders, "VERIFIED", frozenset())
+    monkeypatch.setattr(shared_prefix, "VERIFIED", frozenset())
     config = transformers.MistralConfig(
         vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
         intermediate_size=16, sliding_window=4,

@@ -7,10 +7,9 @@ from torch.testing import assert_close
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, BertConfig, BertModel
 
 from energylm.config.pretrain import masked_preset_shape
-from energylm.models import sequence_classifier, span_predictor
+from energylm.models import headed_encoder
 from energylm.models.cloze_presets import build_encoder, build_two_tower
-from energylm.models.sequence_classifier import SequenceClassifier
-from energylm.models.span_predictor import SpanPredictor
+from energylm.models.headed_encoder import SequenceClassifier, SpanPredictor
 from energylm.training.optimizer import layer_multipliers
 
 SIZES = {"vocabulary_size": 50, "max_length": 24, "pad_token_id": 1}
@@ -84,8 +83,7 @@ def test_ends_are_the_formula_and_see_the_start(encoder):
 
 
 def test_auto_classes_load_what_was_saved(encoder, tmp_path):
-    sequence_classifier.register()
-    span_predictor.register()
+    headed_encoder.register()
     for network, auto in (
         (SequenceClassifier.of(encoder, num_labels=3, pooling="mean"), AutoModelForSequenceClassification),
         (SpanPredictor.of(encoder, span_width=16), AutoModelForQuestionAnswering),

@@ -8,9 +8,9 @@ from energylm.config.models import RIGHT_TO_LEFT
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.models import prefix_tree
 from energylm.models.causal import CausalLanguageModel
-from energylm.models.decoders import VERIFIED
 from energylm.models.gated_convolution import GatedConvolutionConfig, GatedConvolutionLM
 from energylm.models.prefix_tree import PrefixTree, TreeBatch, tree_log_probs, why_not_prefix_tree
+from energylm.models.shared_prefix import VERIFIED
 
 SIZES = {
     "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -10,9 +10,8 @@ import torch
 import transformers
 
 from energylm.models import shared_prefix_attention
-from energylm.models.decoders import VERIFIED
-from energylm.models.plain_decoder import PlainDecoder
-from energylm.models.shared_prefix import SharedPrefixDecoder
+from energylm.models.decoders import PlainDecoder
+from energylm.models.shared_prefix import VERIFIED, SharedPrefixDecoder
 
 SIZES = {
     "vocab_size": 97,

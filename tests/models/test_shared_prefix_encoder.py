@@ -5,8 +5,7 @@ import torch
 import transformers
 from torch.testing import assert_close
 
-from energylm.models.decoders import VERIFIED
-from energylm.models.shared_prefix_encoder import SharedPrefixEncoder, can_share_prefix
+from energylm.models.shared_prefix import VERIFIED, SharedPrefixEncoder, can_share_prefix
 
 SIZES = {
     "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from energylm.config.sampling import Truncation
 from energylm.models.causal import CausalLanguageModel
-from energylm.models.plain_decoder import PlainDecoder
+from energylm.models.decoders import PlainDecoder
 from energylm.models.shared_prefix import SharedPrefixDecoder
 from energylm.samplers import continuations
 from energylm.samplers.continuations import sample_continuations

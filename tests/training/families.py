@@ -10,23 +10,20 @@ from transformers import BertConfig, BertModel
 
 from energylm.config.models import TransformerShape
 from energylm.config.pretrain import MaskingConfig
+from energylm.data.examples import EncodedTexts
 from energylm.data.negatives_contrast import pad
-from energylm.data.pair_encoding import EncodedTexts
-from energylm.data.span_windows import NOWHERE, SpanWindow
+from energylm.data.squad import NOWHERE, SpanWindow
 from energylm.energies.encoder_bodies import build_energy_body
 from energylm.energies.pooled import PooledEnergy
 from energylm.models.cloze_presets import build_masked_network, build_two_tower
+from energylm.models.headed_encoder import SequenceClassifier, SpanPredictor
 from energylm.models.presets import build_network
 from energylm.models.ralm import RalmLM
-from energylm.models.sequence_classifier import SequenceClassifier
-from energylm.models.span_predictor import SpanPredictor
+from energylm.randomness import seeded
 from energylm.training.contrast_task import ContrastTask
 from energylm.training.energy_task import EnergyTask
-from energylm.training.masked_lm_task import MaskedLMTask
-from energylm.training.seeding import seeded
-from energylm.training.sentence_task import LabelledTexts, SentenceTask
-from energylm.training.span_task import SpanTask
-from energylm.training.two_tower_task import TwoTowerTask
+from energylm.training.finetune_task import LabelledTexts, SentenceTask, SpanTask
+from energylm.training.language_model_task import MaskedLMTask, TwoTowerTask
 
 BATCH = 7  # two processes have unequal shares
 

@@ -9,8 +9,8 @@ from energylm.config.training import TrainingConfig
 from energylm.data.sequence_pairs import SequencePairs
 from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM
 from energylm.objectives.cross_entropy import IGNORED
+from energylm.randomness import seeded
 from energylm.training.engine import train
-from energylm.training.seeding import seeded
 from energylm.training.sequence_pair_task import ConditionalMaskedTask
 from energylm.training.task import Share
 

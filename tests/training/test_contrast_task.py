@@ -22,9 +22,9 @@ from energylm.models.cloze_presets import (
     share_token_embeddings,
 )
 from energylm.objectives.noised_tokens import independent_positions, unique_positions
+from energylm.randomness import seeded
 from energylm.training.contrast_task import CONTRAST_LOSS, NOISE_LOSS, ContrastTask, ElectraContrast, ElectricContrast
 from energylm.training.engine import train
-from energylm.training.seeding import seeded
 from energylm.training.task import Share
 
 MASK = 22  # the toy sequences count modulo 23; 22 and 0 stand for special tokens here

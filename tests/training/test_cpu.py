@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from energylm.training import cpu
+from energylm.training import processes
 
 
 @pytest.mark.parametrize("works", [True, False])
 def test_onednn_is_switched_off_only_where_it_crashes(monkeypatch, capsys, works):
-    monkeypatch.setattr(cpu, "_onednn_bfloat16_works", lambda: works)
+    monkeypatch.setattr(processes, "_onednn_bfloat16_works", lambda: works)
     before = torch.backends.mkldnn.enabled
-    with pytest.raises(KeyboardInterrupt), cpu.sound_bfloat16(needed=True):
+    with pytest.raises(KeyboardInterrupt), processes.sound_bfloat16(needed=True):
         assert torch.backends.mkldnn.enabled == (before and works)
         raise KeyboardInterrupt
     assert torch.backends.mkldnn.enabled == before
@@ -19,15 +19,15 @@ def test_onednn_is_switched_off_only_where_it_crashes(monkeypatch, capsys, works
 
 def test_a_trial_process_that_dies_is_noticed(monkeypatch):
     for probe, expected in (("pass", True), ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", False)):
-        cpu._onednn_bfloat16_works.cache_clear()
-        monkeypatch.setattr(cpu, "_PROBE", probe)
-        assert cpu._onednn_bfloat16_works() is expected
-    cpu._onednn_bfloat16_works.cache_clear()
+        processes._onednn_bfloat16_works.cache_clear()
+        monkeypatch.setattr(processes, "_PROBE", probe)
+        assert processes._onednn_bfloat16_works() is expected
+    processes._onednn_bfloat16_works.cache_clear()
 
 
 def test_threads_are_put_back():
     before = torch.get_num_threads()
-    with pytest.raises(KeyboardInterrupt), cpu.cpu_threads(before + 1):
+    with pytest.raises(KeyboardInterrupt), processes.cpu_threads(before + 1):
         assert torch.get_num_threads() == before + 1
         raise KeyboardInterrupt
     assert torch.get_num_threads() == before

@@ -6,9 +6,9 @@ import torch
 from torch.testing import assert_close
 
 from energylm.models.presets import build_network
+from energylm.randomness import seeded
 from energylm.training.engine import train
 from energylm.training.journal import read_journal
-from energylm.training.seeding import seeded
 from energylm.training.task import Share
 
 

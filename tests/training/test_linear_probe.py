@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from energylm.training.linear_probe import STRENGTH, fit_projection
+from energylm.training.detector_task import STRENGTH, fit_projection
 
 
 class Pooled(nn.Module):

@@ -8,10 +8,10 @@ from torch.testing import assert_close
 from energylm.config.pretrain import MaskingConfig
 from energylm.models.cloze_presets import build_masked_network
 from energylm.objectives.cross_entropy import IGNORED
+from energylm.randomness import seeded
 from energylm.training.engine import train
 from energylm.training.journal import read_journal
 from energylm.training.language_model_task import MaskedLMTask
-from energylm.training.seeding import seeded
 from energylm.training.task import Share
 
 MASK = 22  # the toy sequences count modulo 23; 22 and 0 stand for special tokens here

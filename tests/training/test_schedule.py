@@ -6,7 +6,7 @@ import pytest
 from torch.testing import assert_close
 
 from energylm.config.training import TrainingConfig
-from energylm.training.schedule import learning_rate_factor
+from energylm.training.optimizer import learning_rate_factor
 
 ROOT_HALF = math.sqrt(0.5)
 

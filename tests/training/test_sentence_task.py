@@ -11,8 +11,7 @@ from torch.testing import assert_close
 
 from energylm.bundles.task_models import SentenceModel, SpanModel, TaskEncoder, sentence_logits
 from energylm.config.cloze import SpanConfig
-from energylm.data.formats.squad import Question
-from energylm.data.span_windows import NOWHERE
+from energylm.data.squad import NOWHERE, Question
 from energylm.randomness import seeded
 from energylm.training.engine import train
 from energylm.training.finetune_task import LabelledTexts, SentenceTask, SpanTask, judged

@@ -10,9 +10,9 @@ from energylm.config.training import TrainingConfig
 from energylm.data.sequence_pairs import SequencePairs
 from energylm.models.lstm_seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
 from energylm.objectives.search_losses import step_cost
-from energylm.search.greedy import greedy_search
+from energylm.randomness import seeded
+from energylm.search.beam import greedy_search
 from energylm.training.engine import train
-from energylm.training.seeding import seeded
 from energylm.training.sequence_pair_task import Seq2SeqTask
 from energylm.training.task import Share
 

@@ -6,10 +6,10 @@ from torch.testing import assert_close
 
 from energylm.config.models import TransformerShape
 from energylm.models.cloze_presets import build_two_tower
+from energylm.randomness import seeded
 from energylm.training.engine import train
-from energylm.training.seeding import seeded
+from energylm.training.language_model_task import TwoTowerTask
 from energylm.training.task import Share
-from energylm.training.two_tower_task import TwoTowerTask
 
 SPECIAL = 0  # the toy sequences count modulo 23; 0 stands for a special token here
 

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from energylm.config.training import TrainingConfig
+from energylm.randomness import seeded
 from energylm.training import checkpoint
 from energylm.training.engine import train
 from energylm.training.language_model_task import LanguageModelTask
-from energylm.training.seeding import seeded
 
 VOCABULARY, LENGTH, BATCH = 23, 13, 7
 KILLED_RUN = {

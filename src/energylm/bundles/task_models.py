@@ -1,4 +1,16 @@
-"""An encoder to be fine-tuned, with its tokenizer: any folder or name that leads to a bidirectional network."""
+"""Fine-tuned encoders as people use them: folders, texts, classes, scores or spans. `energylm finetune` makes them.
+
+    SentenceModel.from_pretrained(folder).predict(["A sentence.", …])
+    SpanModel.from_pretrained(folder).answer(["Who?"], ["A context …"])
+
+The folders also load with transformers' `AutoModelForSequenceClassification` and `AutoModelForQuestionAnswering`, once
+`models.headed_encoder.register` has been called; the joint search of spans is ours. A regression's score is the one
+output times the task's highest score.
+
+Long contexts are read in windows; the likeliest span of all windows is the answer (log P(s, e), `search.span_beam`),
+and the smallest log-odds of "no answer" over the windows decide whether there is one: a window without the answer says
+little about the others.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +30,17 @@ from transformers import (
 
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import (
-    check_files,
-    check_finite,
     check_vocabularies,
     load_encoder,
-    new_model_folder,
-    quiet_transformers,
+    load_network,
+    open_folder,
     read_manifest,
-    write_manifest,
+    save_model,
 )
 from energylm.config.cloze import FIRST, MEAN, REGRESSION, TASKS, Pooling, SpanConfig, TaskName, TextStyle
-from energylm.data.formats.squad import Question
-from energylm.data.pair_encoding import EncodedTexts, PairEncoder, padded
-from energylm.data.span_windows import SpanWindow, SpanWindows, span_windows
+from energylm.data.examples import EncodedTexts, PairEncoder, padded
 from energylm.data.spoken import spoken_words
+from energylm.data.squad import Question, SpanWindow, SpanWindows, span_windows
 from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.pooled import attends_causally
 from energylm.errors import ConfigError, ModelError
@@ -42,9 +51,14 @@ from energylm.numerics.length_batches import length_batches
 from energylm.records import Record
 from energylm.search.span_beam import span_beam
 
+SENTENCES, SPANS = "sentence-model", "span-model"
+SENTENCE_TOKENS, SPAN_TOKENS = 4096, 2048  # of padded inputs in one pass
+
 
 @dataclass(frozen=True)
 class TaskEncoder:
+    """An encoder to be fine-tuned: any folder or name that leads to a bidirectional network."""
+
     network: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     name: str
@@ -73,8 +87,13 @@ class TaskEncoder:
         return wanted if limit is None else min(wanted, limit)
 
 
-KIND = "sentence-model"
-TOKENS_AT_ONCE = 4096  # of padded inputs in one pass
+def _loaded(
+    folder: str | Path, loader: Any, device: torch.device | str | None, *, kind: str, problem: str
+) -> tuple[Any, PreTrainedTokenizerFast, dict[str, Any]]:
+    location, manifest = open_folder(folder, [kind], problem)
+    headed_encoder.register()
+    network, _ = load_network(loader, location, what=f"a {kind}", device=device)
+    return network, load_tokenizer(location), manifest
 
 
 @dataclass(frozen=True)
@@ -103,6 +122,20 @@ class SentenceModel:
         self.encoder = PairEncoder(tokenizer, max_tokens=max_tokens)
 
     @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
+        """The model that `save_pretrained` wrote."""
+        problem = "holds no fine-tuned sentence model; make one with `energylm finetune`"
+        network, tokenizer, manifest = _loaded(
+            folder, AutoModelForSequenceClassification, device, kind=SENTENCES, problem=problem
+        )
+        names = ("task", "max_tokens", "style", "name", "provenance")
+        return cls(network, tokenizer, **{name: manifest[name] for name in names})
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        facts = {"name": self.name, "task": self.task, "max_tokens": self.max_tokens, "style": self.style}
+        save_model(folder, self.network, self.tokenizer, kind=SENTENCES, facts=facts, provenance=self.provenance)
+
+    @classmethod
     def from_encoder(
         cls,
         start: TaskEncoder,
@@ -122,40 +155,10 @@ class SentenceModel:
             pooling=pooling or (FIRST if marked else MEAN),
             head_dropout=dropout,
             id2label=dict(enumerate(labels)),
-            label2id={label: place for place, label in enumerate(labels)},
+            label2id={label: index for index, label in enumerate(labels)},
             problem_type="regression" if TASKS[task].kind == REGRESSION else "single_label_classification",
         )
         return cls(network, start.tokenizer, task=task, max_tokens=max_tokens, style=style, name=start.name)
-
-    @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
-        """The model that `save_pretrained` wrote."""
-        location = locate(folder)
-        manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
-        if not isinstance(location, Path) or manifest.get("kind") != KIND:
-            raise ModelError(f"{folder} holds no fine-tuned sentence model; make one with `energylm finetune`")
-        check_files(location)
-        headed_encoder.register()
-        with quiet_transformers():
-            network = AutoModelForSequenceClassification.from_pretrained(location, use_safetensors=True)
-        check_finite(network, location)
-        return cls(
-            network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(),
-            load_tokenizer(location),
-            task=manifest["task"],
-            max_tokens=manifest["max_tokens"],
-            style=manifest["style"],
-            name=manifest["name"],
-            provenance=manifest["provenance"],
-        )
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        facts = {"name": self.name, "task": self.task, "max_tokens": self.max_tokens, "style": self.style}
-        with new_model_folder(folder) as temporary:
-            with quiet_transformers():
-                self.network.save_pretrained(temporary)
-                self.tokenizer.save_pretrained(temporary)
-            write_manifest(temporary, kind=KIND, facts=facts, provenance=self.provenance)
 
     def encode(self, firsts: Sequence[str], seconds: Sequence[str | None] | None = None) -> EncodedTexts:
         """What the network reads; tasks of pairs need both texts."""
@@ -178,44 +181,11 @@ class SentenceModel:
         if about.kind == REGRESSION:
             return [SentencePrediction(None, about.highest * score, None) for score in logits_NC[:, 0].tolist()]
         return [
-            SentencePrediction(about.labels[max(range(len(row)), key=row.__getitem__)], None, _named(about.labels, row))
+            SentencePrediction(
+                about.labels[max(range(len(row)), key=row.__getitem__)], None, dict(zip(about.labels, row, strict=True))
+            )
             for row in logits_NC.double().softmax(-1).tolist()
         ]
-
-
-@torch.no_grad()
-def sentence_logits(network: SequenceClassifier, encoded: EncodedTexts) -> Tensor:
-    """(N, C) logits in float32 on the CPU; sequences of similar length travel together."""
-    lengths_N = torch.from_numpy(encoded.lengths)
-    labels: Any = network.config.num_labels  # a number wherever there is a head
-    logits_NC = torch.empty(len(encoded), labels)
-    for rows, _ in length_batches(lengths_N, tokens_at_once=TOKENS_AT_ONCE):
-        inputs = {name: array.to(network.device) for name, array in encoder_inputs(encoded, rows.tolist()).items()}
-        logits_NC[rows] = network(**inputs).logits.float().cpu()
-    return logits_NC
-
-
-def encoder_inputs(encoded: EncodedTexts, rows: Sequence[int]) -> dict[str, Tensor]:
-    """Right-padded ids, mask and token types (B, T) of the sequences `rows`."""
-    ids = [encoded.ids[row] for row in rows]
-    lengths_B = torch.tensor([len(one) for one in ids])
-    second_B = torch.from_numpy(encoded.second_starts[list(rows)])
-    tokens_BT = torch.from_numpy(padded(ids))
-    places_T = torch.arange(tokens_BT.shape[1])
-    real_BT = places_T < lengths_B[:, None]
-    return {
-        "input_ids": tokens_BT,
-        "attention_mask": real_BT.long(),
-        "token_type_ids": (real_BT & (places_T >= second_B[:, None])).long(),
-    }
-
-
-def _named(labels: Sequence[str], row: Sequence[float]) -> dict[str, float]:
-    return dict(zip(labels, row, strict=True))
-
-
-KIND = "span-model"
-TOKENS_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
@@ -245,6 +215,22 @@ class SpanModel:
         self.encoder = PairEncoder(tokenizer, max_tokens=max_tokens)
 
     @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
+        """The model that `save_pretrained` wrote."""
+        problem = "holds no fine-tuned span model; make one with `energylm finetune --task squad2`"
+        network, tokenizer, manifest = _loaded(
+            folder, AutoModelForQuestionAnswering, device, kind=SPANS, problem=problem
+        )
+        config = SpanConfig.checked(manifest["spans"], origin=str(folder))
+        names = ("task", "max_tokens", "name", "provenance")
+        return cls(network, tokenizer, config=config, **{name: manifest[name] for name in names})
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        spans = self.config.model_dump(mode="json")
+        facts = {"name": self.name, "task": self.task, "max_tokens": self.max_tokens, "spans": spans}
+        save_model(folder, self.network, self.tokenizer, kind=SPANS, facts=facts, provenance=self.provenance)
+
+    @classmethod
     def from_encoder(
         cls, start: TaskEncoder, *, task: TaskName, max_tokens: int, config: SpanConfig, dropout: float
     ) -> Self:
@@ -253,71 +239,34 @@ class SpanModel:
         limit = start.tokens_read(max_tokens)
         return cls(network, start.tokenizer, task=task, max_tokens=limit, config=config, name=start.name)
 
-    @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
-        """The model that `save_pretrained` wrote."""
-        location = locate(folder)
-        manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
-        if not isinstance(location, Path) or manifest.get("kind") != KIND:
-            raise ModelError(
-                f"{folder} holds no fine-tuned span model; make one with `energylm finetune --task squad2`"
-            )
-        check_files(location)
-        headed_encoder.register()
-        with quiet_transformers():
-            network = AutoModelForQuestionAnswering.from_pretrained(location, use_safetensors=True)
-        check_finite(network, location)
-        return cls(
-            network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(),
-            load_tokenizer(location),
-            task=manifest["task"],
-            max_tokens=manifest["max_tokens"],
-            config=SpanConfig.checked(manifest["spans"], origin=str(folder)),
-            name=manifest["name"],
-            provenance=manifest["provenance"],
-        )
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        facts = {
-            "name": self.name,
-            "task": self.task,
-            "max_tokens": self.max_tokens,
-            "spans": self.config.model_dump(mode="json"),
-        }
-        with new_model_folder(folder) as temporary:
-            with quiet_transformers():
-                self.network.save_pretrained(temporary)
-                self.tokenizer.save_pretrained(temporary)
-            write_manifest(temporary, kind=KIND, facts=facts, provenance=self.provenance)
-
     def encode(self, questions: Sequence[Question]) -> SpanWindows:
         return span_windows(questions, self.encoder, self.config)
 
     def answer(self, questions: Sequence[str], contexts: Sequence[str]) -> list[SpanAnswer]:
         """The answer to each question from its context."""
-        asked = [
+        given = [
             Question(str(number), question, context, ())
             for number, (question, context) in enumerate(zip(questions, contexts, strict=True))
         ]
-        return self.answers(asked, self.encode(asked).windows)
+        return self.answers(given, self.encode(given).windows)
 
     def answers(self, questions: Sequence[Question], windows: Sequence[SpanWindow]) -> list[SpanAnswer]:
         """The answer to each question from its windows, which stand in the order of the questions."""
         starts, ends, log_probs, odds = (value.tolist() for value in self._best_spans(windows))
-        best: dict[int, int] = {}
+        best: dict[int, int] = {}  # the window of each question
         least_odds: dict[int, float] = {}
-        for place, window in enumerate(windows):
+        for index, window in enumerate(windows):
             number = window.question
-            if number not in best or log_probs[place] > log_probs[best[number]]:
-                best[number] = place
-            least_odds[number] = min(odds[place], least_odds.get(number, np.inf))
-        found = []
+            if number not in best or log_probs[index] > log_probs[best[number]]:
+                best[number] = index
+            least_odds[number] = min(odds[index], least_odds.get(number, np.inf))
+        answers = []
         for number, question in enumerate(questions):
-            place = best[number]
-            span = windows[place].text(question.context, starts[place], ends[place])
+            index = best[number]
+            span = windows[index].text(question.context, starts[index], ends[index])
             silent = self.task == "squad2" and least_odds[number] > self.config.threshold
-            found.append(SpanAnswer("" if silent else span, span, log_probs[place], least_odds[number]))
-        return found
+            answers.append(SpanAnswer("" if silent else span, span, log_probs[index], least_odds[number]))
+        return answers
 
     @torch.no_grad()
     def _best_spans(self, windows: Sequence[SpanWindow]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -325,7 +274,7 @@ class SpanModel:
         lengths_W = torch.tensor([len(window.ids) for window in windows])
         starts_W, ends_W = torch.zeros_like(lengths_W), torch.zeros_like(lengths_W)
         log_prob_W, odds_W = torch.zeros(len(windows)), torch.zeros(len(windows))
-        for rows, _ in length_batches(lengths_W, tokens_at_once=TOKENS_AT_ONCE):
+        for rows, _ in length_batches(lengths_W, tokens_at_once=SPAN_TOKENS):
             batch = {
                 name: tensor.to(self.network.device)
                 for name, tensor in window_inputs([windows[row] for row in rows.tolist()]).items()
@@ -355,6 +304,33 @@ def window_inputs(windows: Sequence[SpanWindow]) -> dict[str, Tensor]:
     inputs = encoder_inputs(encoded, range(len(windows)))
     first_B = torch.tensor([window.second_start for window in windows])
     held_B = torch.tensor([len(window.offsets) for window in windows])
-    places_T = torch.arange(inputs["input_ids"].shape[1])
-    inside_BT = (places_T >= first_B[:, None]) & (places_T < (first_B + held_B)[:, None])
+    position_T = torch.arange(inputs["input_ids"].shape[1])
+    inside_BT = (position_T >= first_B[:, None]) & (position_T < (first_B + held_B)[:, None])
     return inputs | {"context_mask": inside_BT}
+
+
+@torch.no_grad()
+def sentence_logits(network: SequenceClassifier, encoded: EncodedTexts) -> Tensor:
+    """(N, C) logits in float32 on the CPU; sequences of similar length travel together."""
+    lengths_N = torch.from_numpy(encoded.lengths)
+    labels: Any = network.config.num_labels  # a number wherever there is a head
+    logits_NC = torch.empty(len(encoded), labels)
+    for rows, _ in length_batches(lengths_N, tokens_at_once=SENTENCE_TOKENS):
+        inputs = {name: array.to(network.device) for name, array in encoder_inputs(encoded, rows.tolist()).items()}
+        logits_NC[rows] = network(**inputs).logits.float().cpu()
+    return logits_NC
+
+
+def encoder_inputs(encoded: EncodedTexts, rows: Sequence[int]) -> dict[str, Tensor]:
+    """Right-padded ids, mask and token types (B, T) of the sequences `rows`."""
+    ids = [encoded.ids[row] for row in rows]
+    lengths_B = torch.tensor([len(row) for row in ids])
+    second_B = torch.from_numpy(encoded.second_starts[list(rows)])
+    tokens_BT = torch.from_numpy(padded(ids))
+    position_T = torch.arange(tokens_BT.shape[1])
+    real_BT = position_T < lengths_B[:, None]
+    return {
+        "input_ids": tokens_BT,
+        "attention_mask": real_BT.long(),
+        "token_type_ids": (real_BT & (position_T >= second_B[:, None])).long(),
+    }

@@ -10,7 +10,6 @@ The model never writes a token of `forbidden_token_ids`: their probability is sh
 Relations  `contracts.CausalModel` is the promise kept here; `bundles.language_model` adds text and folders.
 """
 
-import inspect
 from collections.abc import Sequence
 
 import torch
@@ -20,8 +19,8 @@ from transformers import PreTrainedModel
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT, Direction
 from energylm.contracts import Decoder
 from energylm.errors import DataError, ModelError, VocabularyMismatch
-from energylm.models.contexts import tokens_at_once
-from energylm.models.forbidden_tokens import ForbiddenTokensDecoder, forbid_tokens
+from energylm.models.contexts import positions, refuse_training_mode, takes, tokens_at_once
+from energylm.models.decoders import ForbiddenTokensDecoder, decoder_for, forbid_tokens
 from energylm.numerics.length_batches import length_batches
 
 LOGITS_PER_MICRO_BATCH = 1 << 26  # 256 MB of float32
@@ -55,13 +54,10 @@ class CausalLanguageModel:
     @property
     def max_length(self) -> int | None:
         """The longest sequence that the network's positions hold; None where nothing limits it."""
-        limit = getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
-        return None if limit is None else int(limit)
+        return positions(self.network)
 
     def decoder(self) -> Decoder:
         """Continues token sequences in the order in which the network reads them (reversed for right-to-left)."""
-        from energylm.models.decoders import decoder_for
-
         decoder = decoder_for(self.network)
         if not self.forbidden_token_ids:
             return decoder
@@ -84,8 +80,7 @@ class CausalLanguageModel:
         Left-to-right, column j belongs to position first + j; right-to-left, where the last `first` tokens are the
         context, it belongs to position j. 0 past the end. `first = 0` reads the start token before all else.
         """
-        if self.network.training:
-            raise ModelError("the network is in training mode, so dropout would change its probabilities; call .eval()")
+        refuse_training_mode(self.network)
         device, scored = self.network.device, tokens_BT.shape[1] - first
         tokens_BT, lengths_B = tokens_BT.to(device), lengths_B.to(device)
         if self.direction == RIGHT_TO_LEFT:
@@ -154,8 +149,8 @@ class CausalLanguageModel:
             "use_cache": False,
             "logits_to_keep": targets_BT.shape[1],
         }
-        known = inspect.signature(self.network.forward).parameters
-        output = self.network(input_ids=inputs_BT, **{name: options[name] for name in options if name in known})
+        accepted = {name: value for name, value in options.items() if takes(self.network, name)}
+        output = self.network(input_ids=inputs_BT, **accepted)
         logits_BTV = output.logits[:, -targets_BT.shape[1] :]
         real_BT = positions_BT[:, first - 1 :] < lengths_B[:, None] - 1
         if self.forbidden_token_ids:
@@ -166,11 +161,11 @@ class CausalLanguageModel:
         return torch.where(real_BT, chosen_BT - total_BT, 0.0)
 
     def _refuse_forbidden(self, scored: Tensor) -> None:
-        met = scored[torch.isin(scored, scored.new_tensor(self.forbidden_token_ids))]
-        if len(met):
+        refused = scored[torch.isin(scored, scored.new_tensor(self.forbidden_token_ids))]
+        if len(refused):
             raise DataError(
-                f"a text holds the special token {int(met[0])}, which this model never writes; leave the token out, or "
-                "measure the model that can write it (windows over packed documents)"
+                f"a text holds the special token {int(refused[0])}, which this model never writes; leave the token "
+                "out, or measure the model that can write it (windows over packed documents)"
             )
 
 

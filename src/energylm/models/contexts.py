@@ -1,9 +1,10 @@
-"""What every decoder asks of its contexts and its network before it reads them; how much a network holds."""
+"""What is asked of contexts and networks before they are read; how much a network holds, what it takes."""
 
+import inspect
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from energylm.errors import ModelError
@@ -16,22 +17,24 @@ UNKNOWN_WIDTH = 512  # of a network that is made of others
 
 def pad_contexts(contexts: Sequence[Sequence[int]], *, device: torch.device) -> tuple[Tensor, Tensor]:
     """Contexts as right-padded ids (B, P) and lengths (B,)."""
-    lengths = [len(context) for context in contexts]
-    if not lengths or min(lengths) == 0:
+    if not contexts or not all(map(len, contexts)):
         raise ModelError("a context is empty; give at least one token (a start token where the model has one)")
-    ids_BP = torch.zeros(len(contexts), max(lengths), dtype=torch.int64)
-    for row, context in enumerate(contexts):
-        ids_BP[row, : len(context)] = torch.as_tensor(context)
-    return ids_BP.to(device), torch.tensor(lengths, device=device)
+    rows = [torch.as_tensor(context, dtype=torch.int64) for context in contexts]
+    lengths_B = torch.tensor([len(row) for row in rows], device=device)
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device), lengths_B
 
 
-def check_network(network: PreTrainedModel, *, longest: int) -> None:
-    """Sampling needs a network out of training mode and sequences that its positions can hold."""
+def refuse_training_mode(network: PreTrainedModel) -> None:
     if network.training:
         raise ModelError(
             "the network is in training mode, so dropout would change its probabilities; call .eval() first"
         )
-    limit = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+
+
+def check_network(network: PreTrainedModel, *, longest: int) -> None:
+    """Sampling needs a network out of training mode and sequences that its positions can hold."""
+    refuse_training_mode(network)
+    limit = positions(network)
     if limit is not None and longest > limit:
         raise ModelError(
             f"context and continuation take {longest} tokens but the model holds {limit}; "
@@ -39,9 +42,15 @@ def check_network(network: PreTrainedModel, *, longest: int) -> None:
         )
 
 
+def positions(network: PreTrainedModel) -> int | None:
+    """How many positions a network's config has; None where nothing limits them."""
+    limit = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    return None if limit is None else int(limit)
+
+
 def longest_input(network: PreTrainedModel) -> int | None:
     """The most tokens that a network's positions hold; None where nothing limits them."""
-    limit = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    limit = positions(network)
     if limit is None:
         return None
     # RoBERTa's relatives count positions from their padding index on.
@@ -50,7 +59,7 @@ def longest_input(network: PreTrainedModel) -> int | None:
         for name, module in network.named_modules()
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
     ]
-    return int(limit) - max(reserved, default=0)
+    return limit - max(reserved, default=0)
 
 
 def tokens_at_once(network: PreTrainedModel, logits: int | None = None) -> int:
@@ -59,3 +68,8 @@ def tokens_at_once(network: PreTrainedModel, logits: int | None = None) -> int:
     activation_bytes = CPU_ACTIVATION_BYTES if network.device.type == "cpu" else GPU_ACTIVATION_BYTES
     tokens = activation_bytes // (16 * getattr(config, "hidden_size", UNKNOWN_WIDTH))
     return max(1, tokens if logits is None else min(tokens, logits // config.vocab_size))
+
+
+def takes(network: nn.Module, option: str) -> bool:
+    """Whether the network's `forward` has a parameter of this name."""
+    return option in inspect.signature(network.forward).parameters

@@ -1,29 +1,35 @@
 """Which decoder serves a network: shared prefix where that is proven right, else the plain one, said once.
 
-Families in `VERIFIED` are compared with a plain forward pass by the tests, windows shorter than the context included.
-Any other family that offers the attention interface is compared on first use; one that differs, breaks, or slides a
-window (which a short comparison would not reveal) is served by the plain decoder.
+    PlainDecoder             any causal network of transformers that keeps a cache: correct, and slower
+    ProductDecoder           a product of language models (`ralm`): every step sums the logits of its factors
+    ForbiddenTokensDecoder   a decoder that never writes certain tokens F; their probability goes to the others:
+
+        P'(v | x_<t) = P(v | x_<t) / (1 − Σ_{f ∈ F} P(f | x_<t))   for v ∉ F,        P'(f | x_<t) = 0
+
+The last is for texts of a fixed length within one document: real ones never hold the end-of-text token, so its presence
+alone would tell generated ones apart.
+
+Relations  `shared_prefix` and `gated_convolution` have the fast decoders; `causal` scores by the same P'.
 """
 
-import inspect
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from energylm.contracts import Decoder
+from energylm.models.contexts import check_network, pad_contexts, takes
 from energylm.models.gated_convolution import ConvolutionDecoder, GatedConvolutionLM
-from energylm.models.plain_decoder import PlainDecoder
-from energylm.models.product_decoder import ProductDecoder
 from energylm.models.ralm import RalmLM
-from energylm.models.shared_prefix import SharedPrefixDecoder
+from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_shared_prefix
+from energylm.numerics.categorical import widened
 from energylm.progress import say
 
-VERIFIED = frozenset(
-    "gpt2 llama qwen2 qwen3 gpt_neox opt phi3 starcoder2 olmo2 mistral gemma2 gemma3_text gpt_oss".split()
-)
-_CHECK_TOLERANCE = 1e-3  # relative to the largest logit; float32 rounding is a thousand times smaller
-_said: set[str] = set()
+_announced: set[str] = set()  # families
 
 
 def decoder_for(network: PreTrainedModel) -> Decoder:
@@ -36,44 +42,144 @@ def decoder_for(network: PreTrainedModel) -> Decoder:
     if reason is None:
         return SharedPrefixDecoder(network)
     family = network.config.model_type
-    if family not in _said:
-        _said.add(family)
+    if family not in _announced:
+        _announced.add(family)
         say(f"energylm: {family} models are sampled by the plain decoder (correct, slower): {reason}")
     return PlainDecoder(network)
 
 
-def why_not_shared_prefix(network: PreTrainedModel) -> str | None:
-    """None if shared-prefix sampling is right for `network`, else the reason in words."""
-    if not getattr(network, "_supports_attention_backend", False):
-        return "this family does not offer transformers' attention interface"
-    if "position_ids" not in inspect.signature(network.forward).parameters:
-        return "this family takes no position ids"
-    if network.config.model_type in VERIFIED:
-        return None
-    if getattr(network.config.get_text_config(), "sliding_window", None) is not None:
-        return "this family slides an attention window and has not been verified"
-    return _self_check(network)
+@dataclass
+class ContextGroup:
+    """Contexts of one length: their rows in the batch and the cache (of B_g or of B_g·copies rows)."""
+
+    rows: Tensor
+    length: int
+    cache: Any
 
 
-@torch.no_grad()
-def _self_check(network: PreTrainedModel) -> str | None:
-    """Two contexts of unequal length, two copies, three tokens: logits against a plain forward pass."""
-    vocabulary = network.get_output_embeddings().weight.shape[0]
-    ids = (torch.arange(9, device=network.device) * 7 + 3) % vocabulary
-    contexts = [ids[:6].tolist(), ids[2:5].tolist()]
-    continuation = ids[:3]
-    decoder = SharedPrefixDecoder(network)
-    try:
-        prefix, logits_BV = decoder.prefill(contexts)
-        state = decoder.fork(prefix, copies=2, max_new_tokens=3)
-        steps = [logits_BV.repeat_interleave(2, dim=0)]
-        steps += [decoder.step(state, token.expand(4)) for token in continuation]
-    except Exception as error:  # whatever an unknown family raises, the plain decoder serves it
-        return f"shared-prefix attention failed on it ({type(error).__name__})"
-    for row, context in enumerate(contexts):
-        sequence = torch.cat([torch.tensor(context, device=ids.device), continuation])
-        expected_TV: Tensor = network(input_ids=sequence[None]).logits[0, len(context) - 1 :]
-        got_TV = torch.stack([logits[2 * row + 1] for logits in steps])
-        if not torch.allclose(got_TV, expected_TV, rtol=0, atol=_CHECK_TOLERANCE * float(expected_TV.abs().max())):
-            return "shared-prefix logits differ from a plain forward pass"
-    return None
+class PlainDecoder:
+    """`contracts.Decoder` for every network, which runs with its own attention, masks and a copy of the context's cache
+    for every continuation. Contexts of unequal length are never padded together (relative positions and windows that
+    count padding would be silently wrong): equal lengths form a group, and a step goes through the groups."""
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        self.network = network
+        self._takes_positions = takes(network, "position_ids")
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self.network.get_output_embeddings().weight.shape[0])
+
+    @torch.no_grad()
+    def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[list[ContextGroup], Tensor]:
+        check_network(self.network, longest=max(map(len, contexts), default=0))
+        groups, logits = [], [torch.empty(0)] * len(contexts)
+        for length in sorted({len(context) for context in contexts}):
+            rows = [row for row, context in enumerate(contexts) if len(context) == length]
+            ids, _ = pad_contexts([contexts[row] for row in rows], device=self.network.device)
+            cache = DynamicCache(config=self.network.config)
+            for row, last in zip(rows, self._forward(ids, cache=cache, seen=0), strict=True):
+                logits[row] = last
+            groups.append(ContextGroup(rows=torch.tensor(rows, device=ids.device), length=length, cache=cache))
+        return groups, torch.stack(logits)
+
+    def fork(self, prefix: list[ContextGroup], *, copies: int, max_new_tokens: int) -> list[ContextGroup]:
+        check_network(self.network, longest=max(group.length for group in prefix) + max_new_tokens)
+        state = []
+        for group in prefix:
+            cache = copy.deepcopy(group.cache)
+            cache.batch_repeat_interleave(copies)
+            rows_GC = group.rows[:, None] * copies + torch.arange(copies, device=group.rows.device)
+            state.append(ContextGroup(rows=rows_GC.flatten(), length=group.length, cache=cache))
+        return state
+
+    @torch.no_grad()
+    def step(self, state: list[ContextGroup], tokens_R: Tensor) -> Tensor:
+        parts = []
+        for group in state:
+            parts.append(self._forward(tokens_R[group.rows, None], cache=group.cache, seen=group.length))
+            group.length += 1
+        return torch.cat(parts)[torch.cat([group.rows for group in state]).argsort()]
+
+    def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
+        config = self.network.config.get_text_config()
+        cache = 2 * config.num_hidden_layers * config.hidden_size * (context_tokens + max_new_tokens)
+        # Growing a cache copies it once a step, so count it twice.
+        return int(4 * (2 * cache + 16 * config.hidden_size + 4 * self.vocabulary_size))
+
+    def _forward(self, ids: Tensor, *, cache: Any, seen: int) -> Tensor:
+        """Logits (rows, V) after the last of `ids`, which continue `seen` tokens in `cache`."""
+        positions = torch.arange(seen, seen + ids.shape[1], device=ids.device).expand_as(ids)
+        output = self.network(
+            input_ids=ids,
+            attention_mask=ids.new_ones(ids.shape[0], seen + ids.shape[1]),
+            past_key_values=cache,
+            use_cache=True,
+            **({"position_ids": positions} if self._takes_positions else {}),
+        )
+        last: Tensor = output.logits[:, -1]
+        return last
+
+
+class ProductDecoder:
+    """`contracts.Decoder`. Prefix and state are a list with one entry for each factor."""
+
+    def __init__(self, factors: Sequence[Decoder]) -> None:
+        self.factors = list(factors)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.factors[0].vocabulary_size
+
+    def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[list[Any], Tensor]:
+        prefixes, logits = zip(*(factor.prefill(contexts) for factor in self.factors), strict=True)
+        return list(prefixes), _sum(logits)
+
+    def fork(self, prefix: list[Any], *, copies: int, max_new_tokens: int) -> list[Any]:
+        return [
+            factor.fork(own, copies=copies, max_new_tokens=max_new_tokens)
+            for factor, own in zip(self.factors, prefix, strict=True)
+        ]
+
+    def step(self, state: list[Any], tokens_R: Tensor) -> Tensor:
+        return _sum([factor.step(own, tokens_R) for factor, own in zip(self.factors, state, strict=True)])
+
+    def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
+        return sum(
+            factor.bytes_per_row(context_tokens=context_tokens, max_new_tokens=max_new_tokens)
+            for factor in self.factors
+        )
+
+
+def _sum(logits: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(map(widened, logits))).sum(0)
+
+
+def forbid_tokens(logits: Tensor, token_ids: Sequence[int]) -> Tensor:
+    """The logits (…, V) of P', those of P changed in place; softmax renormalises."""
+    logits[..., list(token_ids)] = float("-inf")
+    return logits
+
+
+class ForbiddenTokensDecoder:
+    """`contracts.Decoder` of P' around a decoder of P."""
+
+    def __init__(self, decoder: Decoder, *, token_ids: Sequence[int]) -> None:
+        self.decoder, self.token_ids = decoder, tuple(token_ids)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.decoder.vocabulary_size
+
+    def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[Any, Tensor]:
+        prefix, logits_BV = self.decoder.prefill(contexts)
+        return prefix, forbid_tokens(logits_BV, self.token_ids)
+
+    def fork(self, prefix: Any, *, copies: int, max_new_tokens: int) -> Any:
+        return self.decoder.fork(prefix, copies=copies, max_new_tokens=max_new_tokens)
+
+    def step(self, state: Any, tokens_R: Tensor) -> Tensor:
+        return forbid_tokens(self.decoder.step(state, tokens_R), self.token_ids)
+
+    def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
+        return self.decoder.bytes_per_row(context_tokens=context_tokens, max_new_tokens=max_new_tokens)

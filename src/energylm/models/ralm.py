@@ -23,7 +23,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from energylm.errors import VocabularyMismatch
 from energylm.models import gated_convolution
-from energylm.numerics.blocks import widened
+from energylm.numerics.categorical import widened
 
 
 class RalmConfig(PreTrainedConfig):

@@ -1,18 +1,23 @@
-"""Decoder that reads each context once and steps all its continuations together.
+"""Many continuations of a few contexts, each context read once: token by token, or all their hidden states in one pass.
 
-Prefill runs the network as it is over the contexts (right-padded, B rows) and keeps their keys and values once; every
-step runs it on R = B·copies rows of one token with `shared_prefix_attention`. Compared with
-`generate(num_return_sequences=n)` this saves n − 1 prefills and n − 1 copies of the prefix cache, and turns R·H
-matrix-vector products into B·H matrix products.
+Prefill runs the network as it is over the contexts (right-padded, B rows) and keeps their keys and values once; all
+later tokens go through `shared_prefix_attention`, on R = B·copies rows.
 
-The attention implementation is a setting of the whole network, so it is switched for the time of one step only, under a
-lock, and back; a saved config shows no trace of it.
+    SharedPrefixDecoder    one token a step. Compared with `generate(num_return_sequences=n)` this saves n − 1 prefills
+                           and n − 1 copies of the prefix cache, and turns R·H matrix-vector products into B·H matrix
+                           products
+    SharedPrefixEncoder    all tokens of all continuations at once, for a causal network without an output layer (a UniT
+                           energy): with a context of P tokens and N continuations of S tokens that is P + N·S positions
+                           instead of N·(P + S)
+
+Families in `VERIFIED` are compared with a plain forward pass by the tests, windows shorter than the context included.
+Any other family that offers the attention interface is compared on first use; one that differs, breaks, or slides a
+window (which a short comparison would not reveal) is not served.
+
+Relations  `decoders` chooses; its `PlainDecoder` serves the rest. `prefix_tree` shares prefixes of given sequences.
 """
 
-import inspect
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +25,19 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from energylm.models.contexts import check_network, pad_contexts
-from energylm.models.shared_prefix_attention import ATTENTION_NAME, Prefix, SharedPrefixCache, register
+from energylm.models.contexts import check_network, pad_contexts, takes
+from energylm.models.shared_prefix_attention import (
+    ATTENTION_NAME,
+    Prefix,
+    SharedPrefixCache,
+    register,
+    switched_attention,
+)
 
-_SWITCHING = threading.RLock()
+VERIFIED = frozenset(
+    "gpt2 llama qwen2 qwen3 gpt_neox opt phi3 starcoder2 olmo2 mistral gemma2 gemma3_text gpt_oss".split()
+)
+_CHECK_TOLERANCE = 1e-3  # relative to the largest logit; float32 rounding is a thousand times smaller
 
 
 @dataclass
@@ -38,29 +52,36 @@ class SharedPrefixDecoder:
     def __init__(self, network: PreTrainedModel) -> None:
         register()
         self.network = network
-        self._keeps_logits = "logits_to_keep" in inspect.signature(network.forward).parameters
 
     @property
     def vocabulary_size(self) -> int:
         return int(self.network.get_output_embeddings().weight.shape[0])
 
-    @torch.no_grad()
     def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[Prefix, Tensor]:
+        last_U, index_B = torch.unique(
+            torch.tensor([len(context) - 1 for context in contexts], device=self.network.device), return_inverse=True
+        )
+        keeps_logits = takes(self.network, "logits_to_keep")
+        prefix, output = self.read_contexts(contexts, **({"logits_to_keep": last_U} if keeps_logits else {}))
+        rows_B = torch.arange(len(contexts), device=index_B.device)
+        return prefix, output.logits[rows_B, index_B if keeps_logits else last_U[index_B]]
+
+    @torch.no_grad()
+    def read_contexts(self, contexts: Sequence[Sequence[int]], **options: Any) -> tuple[Prefix, Any]:
+        """Keys and values of the contexts, and what the network says of them right-padded (a `ModelOutput`)."""
         ids_BP, lengths_B = pad_contexts(contexts, device=self.network.device)
         check_network(self.network, longest=ids_BP.shape[1])
+        positions_BP = torch.arange(ids_BP.shape[1], device=ids_BP.device).expand_as(ids_BP)
         cache = DynamicCache()
-        last_U, which_B = torch.unique(lengths_B - 1, return_inverse=True)
         output = self.network(
             input_ids=ids_BP,
-            attention_mask=(torch.arange(ids_BP.shape[1], device=ids_BP.device) < lengths_B[:, None]).long(),
-            position_ids=torch.arange(ids_BP.shape[1], device=ids_BP.device).expand_as(ids_BP),
+            attention_mask=(positions_BP < lengths_B[:, None]).long(),
+            position_ids=positions_BP,
             past_key_values=cache,
             use_cache=True,
-            **({"logits_to_keep": last_U} if self._keeps_logits else {}),
+            **options,
         )
-        index_B = which_B if self._keeps_logits else lengths_B - 1
-        logits_BV = output.logits[torch.arange(len(contexts), device=ids_BP.device), index_B]
-        return Prefix.of(cache, lengths_B), logits_BV
+        return Prefix.of(cache, lengths_B), output
 
     def fork(self, prefix: Prefix, *, copies: int, max_new_tokens: int) -> SharedPrefixState:
         check_network(self.network, longest=int(prefix.lengths_B.max()) + max_new_tokens)
@@ -94,14 +115,71 @@ class SharedPrefixDecoder:
         return int(4 * (cache + activations))
 
 
-@contextmanager
-def switched_attention(network: PreTrainedModel, name: str) -> Iterator[None]:
-    """Within, the network attends by the implementation registered as `name`; no other thread switches meanwhile."""
-    config = network.config
-    with _SWITCHING:
-        usual = config._attn_implementation
-        config._attn_implementation = name
-        try:
-            yield
-        finally:
-            config._attn_implementation = usual
+class SharedPrefixEncoder:
+    """Around a causal base model (no output layer) of a family that `can_share_prefix`."""
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        self.network = network
+        self._reader = SharedPrefixDecoder(network)
+
+    def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[Prefix, Tensor]:
+        """Keys and values of the contexts, and their hidden states (B, P, D), right-padded."""
+        prefix, output = self._reader.read_contexts(contexts)
+        return prefix, output.last_hidden_state
+
+    def read(self, prefix: Prefix, tokens_RS: Tensor) -> Tensor:
+        """(R, S, D) hidden states of continuations; row r continues context r // (R / B)."""
+        copies = tokens_RS.shape[0] // prefix.lengths_B.shape[0]
+        state = self._reader.fork(prefix, copies=copies, max_new_tokens=tokens_RS.shape[1])
+        hidden_RSD: Tensor = self._reader.read(state, tokens_RS).last_hidden_state
+        return hidden_RSD
+
+    def bytes_per_row(self, *, context_tokens: int, new_tokens: int) -> int:
+        """Memory that one more continuation costs: its keys and values, one layer's activations and attention."""
+        config = self.network.config.get_text_config()
+        cache = 2 * config.num_hidden_layers * config.hidden_size
+        activations = 16 * config.hidden_size
+        attention = 4 * config.num_attention_heads * (context_tokens + new_tokens)  # scores and their copies
+        return int(4 * new_tokens * (cache + activations + attention))
+
+
+def can_share_prefix(network: PreTrainedModel) -> bool:
+    """Whether the family is one of those whose shared-prefix reading the tests compare with a plain one."""
+    return takes(network, "position_ids") and network.config.model_type in VERIFIED
+
+
+def why_not_shared_prefix(network: PreTrainedModel) -> str | None:
+    """None if shared-prefix sampling is right for `network`, else the reason in words."""
+    if not getattr(network, "_supports_attention_backend", False):
+        return "this family does not offer transformers' attention interface"
+    if not takes(network, "position_ids"):
+        return "this family takes no position ids"
+    if network.config.model_type in VERIFIED:
+        return None
+    if getattr(network.config.get_text_config(), "sliding_window", None) is not None:
+        return "this family slides an attention window and has not been verified"
+    return _self_check(network)
+
+
+@torch.no_grad()
+def _self_check(network: PreTrainedModel) -> str | None:
+    """Two contexts of unequal length, two copies, three tokens: logits against a plain forward pass."""
+    vocabulary = network.get_output_embeddings().weight.shape[0]
+    ids = (torch.arange(9, device=network.device) * 7 + 3) % vocabulary
+    contexts = [ids[:6].tolist(), ids[2:5].tolist()]
+    continuation = ids[:3]
+    decoder = SharedPrefixDecoder(network)
+    try:
+        prefix, logits_BV = decoder.prefill(contexts)
+        state = decoder.fork(prefix, copies=2, max_new_tokens=3)
+        steps = [logits_BV.repeat_interleave(2, dim=0)]
+        steps += [decoder.step(state, token.expand(4)) for token in continuation]
+    except Exception as error:  # whatever an unknown family raises, the plain decoder serves it
+        return f"shared-prefix attention failed on it ({type(error).__name__})"
+    for row, context in enumerate(contexts):
+        sequence = torch.cat([torch.tensor(context, device=ids.device), continuation])
+        expected_TV: Tensor = network(input_ids=sequence[None]).logits[0, len(context) - 1 :]
+        got_TV = torch.stack([logits[2 * row + 1] for logits in steps])
+        if not torch.allclose(got_TV, expected_TV, rtol=0, atol=_CHECK_TOLERANCE * float(expected_TV.abs().max())):
+            return "shared-prefix logits differ from a plain forward pass"
+    return None

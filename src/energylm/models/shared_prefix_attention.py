@@ -10,15 +10,19 @@ windows, soft caps and attention sinks.
 Relations  `shared_prefix` drives a network with it; `plain_decoder` is the fallback for networks it cannot serve.
 """
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 ATTENTION_NAME = "energylm_shared_prefix"
+_SWITCHING = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,20 @@ def register() -> None:
     """Make the attention known to transformers under `ATTENTION_NAME`. It has no mask function on purpose: the padding
     of contexts, causality and windows are dealt with here."""
     AttentionInterface.register(ATTENTION_NAME, shared_prefix_attention)
+
+
+@contextmanager
+def switched_attention(network: PreTrainedModel, name: str) -> Iterator[None]:
+    """Within, the network attends by the implementation registered as `name`; no other thread switches meanwhile. It is
+    a setting of the whole network, so it is switched for one pass and back: a saved config shows no trace of it."""
+    config = network.config
+    with _SWITCHING:
+        usual = config._attn_implementation
+        config._attn_implementation = name
+        try:
+            yield
+        finally:
+            config._attn_implementation = usual
 
 
 def shared_prefix_attention(

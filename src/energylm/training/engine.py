@@ -23,19 +23,16 @@ from energylm.config.training import FSDP, TrainingConfig
 from energylm.errors import ConfigError, NonFiniteLoss
 from energylm.files import read_json, sha256_of_json, write_json
 from energylm.progress import Progress, progress, say
+from energylm.randomness import seeded
 from energylm.training import checkpoint as disk
-from energylm.training.cpu import cpu_threads, sound_bfloat16
-from energylm.training.journal import Journal
-from energylm.training.meter import Meter
-from energylm.training.optimizer import build_optimizer, set_learning_rate
-from energylm.training.processes import LossModule, Processes
-from energylm.training.schedule import learning_rate_factor
-from energylm.training.seeding import seeded
+from energylm.training.journal import Journal, Meter
+from energylm.training.optimizer import build_optimizer, learning_rate_factor, set_learning_rate
+from energylm.training.processes import LossModule, Processes, cpu_threads, sound_bfloat16
 from energylm.training.sharding import Sharding, gathered
-from energylm.training.state import RunState, TrainingResult
+from energylm.training.state import MODEL_FOLDER, RunState, TrainingResult
 from energylm.training.task import Task
 
-RESULT_FILE, MODEL_FOLDER = "training.json", "model"
+RESULT_FILE = "training.json"
 SMALLEST_LOSS_SCALE = 1e-4  # a scaler that has halved this far down will not recover
 # Settings that a run may change when it continues: they do not touch the weights.
 _FREE_SETTINGS = {"preset", "checkpoint", "log_every_steps", "tensorboard", "threads", "sharding"}

@@ -31,9 +31,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from energylm.bundles.task_models import encoder_inputs, sentence_logits, window_inputs
-from energylm.data.examples import ExampleBatches
-from energylm.data.pair_encoding import EncodedTexts
-from energylm.data.span_windows import NOWHERE, SpanWindow
+from energylm.data.examples import EncodedTexts, ExampleBatches
+from energylm.data.squad import NOWHERE, SpanWindow
 from energylm.models.headed_encoder import SequenceClassifier, SpanPredictor
 from energylm.objectives.cross_entropy import cross_entropy_sum
 from energylm.training.task import Batch, Share, Sums

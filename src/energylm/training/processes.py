@@ -2,14 +2,21 @@
 
 Several processes come from `torchrun --nproc_per_node N`. Two silent failures of Accelerate are made loud here: one
 process where several were asked for, and training in float32 where float16 was asked for but the device has none.
+
+=====
+
+What training asks of a CPU: the same number of threads throughout a run, and bfloat16 products that do not crash.
 """
 
 import itertools
 import math
 import os
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +28,7 @@ from torch import Tensor, nn
 
 from energylm.errors import ConfigError
 from energylm.files import folder_lock
+from energylm.progress import say
 from energylm.training.task import Batch, Share, Task
 
 # Others wait while one process calibrates and saves a model; torch's 10 minutes are too short for that.
@@ -142,3 +150,42 @@ def micro_batches(rows: range, size: int | None) -> list[range]:
     """`rows` cut into consecutive pieces of at most `size`."""
     size = size or len(rows)
     return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+_PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """Sums in another number of threads round differently: a resumed run must use the count it began with."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def sound_bfloat16(*, needed: bool) -> Iterator[None]:
+    """Some virtual machines announce AMX but do not grant it: oneDNN's bfloat16 product then kills the process.
+
+    Where a trial in a process of its own dies, oneDNN is switched off meanwhile; torch's own product is slower.
+    """
+    if not needed or _onednn_bfloat16_works():
+        yield
+        return
+    say(
+        "bf16 matrix products crash in this machine's oneDNN; using torch's slower ones (precision fp32 is faster here)"
+    )
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # a property that torch makes by hand
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
+
+
+@lru_cache(maxsize=1)
+def _onednn_bfloat16_works() -> bool:
+    return subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False).returncode == 0

@@ -59,7 +59,7 @@ from energylm.training.task import Batch, Share, Sums
 
 MASKED, LENGTH = "masked", "length"  # the terms of the loss
 # Numbers of the validation pairs → name → value over their translations, e.g. {"bleu": 31.2}
-Judge = Callable[[Sequence[int]], Mapping[str, float]]
+TranslationJudge = Callable[[Sequence[int]], Mapping[str, float]]
 
 
 class ConditionalMaskedTask:
@@ -73,7 +73,7 @@ class ConditionalMaskedTask:
         *,
         mask_token_id: int,
         length_weight: float,
-        judge: Judge,
+        judge: TranslationJudge,
         seed: int,
         global_batch: int,
         save_model: Callable[[nn.Module, Path], None],
@@ -155,7 +155,7 @@ class ConditionalMaskedTask:
 
 Decode = Callable[[LSTMSeq2Seq, Tensor, Tensor, DecodingConfig], list[list[int]]]
 # Outputs (ids) of the validation pairs `indices` -> name -> value over them, e.g. {"quality": 0.81}
-Judge = Callable[[Sequence[int], Sequence[Sequence[int]]], Mapping[str, float]]
+OutputJudge = Callable[[Sequence[int], Sequence[Sequence[int]]], Mapping[str, float]]
 
 
 class Seq2SeqTask:
@@ -171,7 +171,7 @@ class Seq2SeqTask:
         cost: StepCost,
         decoding: DecodingConfig,
         decode: Decode,
-        judge: Judge,
+        judge: OutputJudge,
         seed: int,
         global_batch: int,
         save_model: Callable[[nn.Module, Path], None],

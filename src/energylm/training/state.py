@@ -1,10 +1,41 @@
-"""Where a run stands: what a checkpoint must remember beside tensors, and what a finished run reports."""
+"""Where a run stands: what a checkpoint remembers beside tensors, when to stop, what a finished run reports.
 
-from dataclasses import asdict, dataclass, field
+Patience is counted in training sequences (bakhtin2019 stops after 2.5 million without improvement) or in validations.
+Only a strictly better number counts as improvement. The state is JSON: a resumed run waits as long as one left alone.
+"""
+
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from energylm.training.early_stopping import EarlyStopping
+from energylm.config.training import ValidationConfig
+from energylm.records import Record
+from energylm.training.journal import FILE_NAME as JOURNAL
+
+MODEL_FOLDER = "model"  # of a run's folder: the trained model
+
+
+@dataclass
+class EarlyStopping:
+    """Which weights were best on validation, and whether waiting for better ones has taken too long."""
+
+    best_value: float | None = None
+    best_step: int = 0
+    evaluations_since_best: int = 0
+    exhausted: bool = False
+
+    def update(self, value: float, *, step: int, global_batch: int, config: ValidationConfig) -> bool:
+        """Take note of a validation; True if its weights are the best so far."""
+        sign = -1 if config.larger_is_better else 1
+        if self.best_value is None or sign * value < sign * self.best_value:
+            self.best_value, self.best_step, self.evaluations_since_best = value, step, 0
+            return True
+        self.evaluations_since_best += 1
+        samples = (step - self.best_step) * global_batch
+        self.exhausted = (config.patience_samples is not None and samples >= config.patience_samples) or (
+            config.patience_evaluations is not None and self.evaluations_since_best >= config.patience_evaluations
+        )
+        return False
 
 
 @dataclass
@@ -47,3 +78,26 @@ class TrainingResult:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"folder": str(self.folder)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedRun(Record):
+    """What a verb that trains hands back, whatever it trained: where the run lies, how far it came, what it cost."""
+
+    folder: Path  # the run
+    model: Path  # the trained model's folder
+    journal: Path
+    parameters: int  # of all that was trained, tied tensors once
+    steps: int
+    best_step: int  # whose weights were saved
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    was_finished: bool
+
+    @classmethod
+    def of(cls, result: TrainingResult, output: Path, **own: Any) -> Self:
+        """`own` is what the class adds to these fields."""
+        paths: dict[str, Any] = {"folder": output, "model": output / MODEL_FOLDER, "journal": output / JOURNAL}
+        same = {f.name: getattr(result, f.name) for f in fields(TrainedRun) if f.name not in paths}
+        return cls(**paths, **same, **own)

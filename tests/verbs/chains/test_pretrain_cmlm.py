@@ -8,7 +8,7 @@ from energylm.bundles.conditional_masked_model import ConditionalMaskedModel
 from energylm.errors import CheckpointError, ConfigError, DataError
 from energylm.estimators.sequence_scores import translation_scores
 from energylm.jobs.job import Job
-from energylm.training.cmlm_task import ConditionalMaskedTask
+from energylm.training.sequence_pair_task import ConditionalMaskedTask
 from energylm.verbs import PretrainCMLM
 
 

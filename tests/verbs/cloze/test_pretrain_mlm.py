@@ -10,7 +10,7 @@ from energylm.data.corpus import Corpus
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 from energylm.jobs.job import Job
-from energylm.training.masked_lm_task import MaskedLMTask
+from energylm.training.language_model_task import MaskedLMTask
 from energylm.verbs import BuildCorpus, PretrainMLM
 from energylm.verbs.cloze.pretraining import plan_pretraining
 

@@ -15,10 +15,10 @@ from energylm.files import sha256_of_file
 from energylm.models.cmlm import ConditionalMaskedConfig, ConditionalMaskedLM
 from energylm.models.presets import count_parameters
 from energylm.progress import say
+from energylm.randomness import seeded
 from energylm.training import engine
-from energylm.training.cmlm_task import ConditionalMaskedTask
-from energylm.training.seeding import seeded
-from energylm.training.trained_run import TrainedRun
+from energylm.training.sequence_pair_task import ConditionalMaskedTask
+from energylm.training.state import TrainedRun
 from energylm.verbs.chains.pretrain_cmlm import PretrainCMLM
 
 

@@ -26,12 +26,9 @@ from energylm.models.cloze_presets import (
     share_token_embeddings,
 )
 from energylm.models.two_tower import TwoTowerForCloze
-from energylm.training.contrast_task import NOISE_LOSS, ContrastTask
-from energylm.training.electra_task import ElectraContrast
-from energylm.training.electric_task import ElectricContrast
-from energylm.training.masked_lm_task import MaskedLMTask
-from energylm.training.seeding import seeded
-from energylm.training.two_tower_task import TwoTowerTask
+from energylm.randomness import seeded
+from energylm.training.contrast_task import NOISE_LOSS, ContrastTask, ElectraContrast, ElectricContrast
+from energylm.training.language_model_task import MaskedLMTask, TwoTowerTask
 
 if TYPE_CHECKING:
     from energylm.verbs.cloze.pretraining import Pretraining

@@ -12,7 +12,7 @@ from torch import nn
 from energylm.bundles.task_models import SentenceModel, SentencePrediction, TaskEncoder, sentence_logits
 from energylm.config.cloze import CLASSIFICATION, REGRESSION
 from energylm.data.examples import Example, held_out, random_part
-from energylm.data.glue import read_examples, task_files
+from energylm.data.sentence_tasks import read_examples, task_files
 from energylm.errors import DataError
 from energylm.estimators.sentence_metrics import METRICS
 from energylm.files import sha256_of_json

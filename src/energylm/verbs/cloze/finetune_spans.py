@@ -7,16 +7,14 @@ from typing import Any
 
 from torch import nn
 
-from energylm.bundles.span_model import SpanModel
-from energylm.bundles.task_encoder import TaskEncoder
+from energylm.bundles.task_models import SpanModel, TaskEncoder
 from energylm.data.examples import held_out, random_part
-from energylm.data.formats.squad import Question, read_squad
-from energylm.data.span_windows import NOWHERE, SpanWindow
+from energylm.data.squad import NOWHERE, Question, SpanWindow, read_squad
 from energylm.errors import DataError
 from energylm.estimators.squad_metrics import Answered, by_answerability, squad_metrics
 from energylm.files import sha256_of_json
 from energylm.models.presets import count_parameters
-from energylm.training.span_task import SpanTask
+from energylm.training.finetune_task import SpanTask
 from energylm.verbs.cloze.finetune import Finetune
 from energylm.verbs.cloze.finetune_data import JudgedModel
 

@@ -24,7 +24,7 @@ from energylm.models.cloze_presets import NetworkSizes
 from energylm.models.compute import equal_steps, training_flops_per_step
 from energylm.models.presets import count_parameters
 from energylm.training.engine import state_of_run, train
-from energylm.training.trained_run import TrainedRun
+from energylm.training.state import TrainedRun
 from energylm.verbs.cloze.families import FAMILIES
 from energylm.verbs.cloze.pretrain import Pretrain, PretrainMLM
 

@@ -6,38 +6,76 @@ OUTPUT/detector.json    how well it does on texts that neither training nor the 
 OUTPUT/report.html      the same for people, with the loss over steps
 OUTPUT/journal.jsonl, checkpoints/, training.json   as for every training run
 
-Texts are split by a hash of their first words: most for training, some choose the best step, some calibrate.
+Texts are split by a hash of their first words: most for training, some choose the best step, some calibrate. What the
+detector starts as is an energy with its own weights, or the body of any other model.
 """
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from energylm.bundles.detector import Detector
 from energylm.bundles.detector_calibration import DetectorCalibration, span_lengths
-from energylm.bundles.weights_identity import weights_sha256
-from energylm.data.detection import HUMAN, MACHINE, Label, LabelledText
+from energylm.bundles.energy_model import KIND, EnergyModel
+from energylm.bundles.known_models import locate
+from energylm.bundles.model_folder import MANIFEST, read_manifest, weights_sha256
+from energylm.config.models import TEXT
+from energylm.data.detection import (
+    HUMAN,
+    MACHINE,
+    DetectionData,
+    Label,
+    LabelledText,
+    normalised,
+    read_detection,
+    spread,
+)
 from energylm.data.text_blocks import EncodedText
 from energylm.data.text_overlap import SeenTexts
-from energylm.errors import DataError
+from energylm.energies.encoder_bodies import keep_first_layers
+from energylm.errors import ConfigError, DataError
 from energylm.estimators.discrimination import Discrimination, discrimination
 from energylm.estimators.false_positive_threshold import texts_needed
-from energylm.files import read_json, write_json
+from energylm.files import read_json, sha256_of_json, write_json
 from energylm.progress import say
 from energylm.records import Record
-from energylm.report.report import PAGE, write_report
-from energylm.training.detector_task import DetectorTask
+from energylm.report.plots import loss_plot
+from energylm.report.report import PAGE, Numbers, Plot, Section, Text, write_report
+from energylm.training.detector_task import DetectorTask, fit_projection
 from energylm.training.engine import is_begun, state_of_run, train
 from energylm.training.journal import read_journal
-from energylm.training.linear_probe import fit_projection
-from energylm.training.trained_run import TrainedRun
-from energylm.verbs.detect.calibrating import fit_detector, scored
-from energylm.verbs.detect.report import training_sections
-from energylm.verbs.detect.train import TrainDetector
-from energylm.verbs.detect.training_texts import TrainingTexts, is_energy, open_training
+from energylm.training.state import TrainedRun
+from energylm.verbs.detect.calibrating import ScoredTexts, calibration_table, encoded, fit_detector
+from energylm.verbs.detect.detect import TrainDetector
+from energylm.verbs.detect.evaluating import CONVENTION, measures_table
 
 OUTCOME_FILE = "detector.json"
+FEWEST_TEXTS = 10  # of each class for training
+
+
+@dataclass(frozen=True)
+class TrainingTexts:
+    """Texts and their tokens by purpose: train, valid, calibration."""
+
+    data: dict[str, DetectionData]
+    tokens: dict[str, dict[Label, list[EncodedText]]]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {f"{part} {label}": len(texts) for part, of in self.tokens.items() for label, texts in of.items()}
+
+    def identity(self) -> str:
+        """A hash of all texts with their labels and parts, whatever their files are called."""
+        return sha256_of_json(
+            {
+                name: sorted([text.label, normalised(text.text)] for text in part.texts)
+                for name, part in self.data.items()
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +109,7 @@ def train_detector(verb: TrainDetector, output: Path) -> DetectorRun:
     """Train into the folder `output`, or continue the run that it holds. A finished run is left as it is."""
     detector, parts = open_training(verb)
     task = _task(verb, detector, parts)
-    if verb.probe_pairs and not is_energy(verb.init) and not is_begun(output):
+    if verb.probe_pairs and not _is_energy(verb.init) and not is_begun(output):
         steps = range(1, 1 + -(-verb.probe_pairs // verb.training.global_batch))
         batches = (task.batch(step, range(verb.training.global_batch)) for step in steps)
         fit_projection(task.model, ((batch["tokens_ST"], batch["lengths_S"]) for batch in batches))
@@ -79,8 +117,7 @@ def train_detector(verb: TrainDetector, output: Path) -> DetectorRun:
     outcome = DetectorOutcome.from_json(read_json(output / OUTCOME_FILE))
     if os.environ.get("RANK", "0") == "0" and not (output / PAGE).exists():
         calibration = Detector.from_pretrained(run.model).calibration
-        about, journal = _about(verb, parts), read_journal(run.journal)
-        sections = training_sections(outcome.held_out, calibration, journal, about=about)
+        sections = _sections(outcome.held_out, calibration, read_journal(run.journal), about=_about(verb, parts))
         write_report(output, title=f"Detector {output.name}", sections=sections)
     return DetectorRun(**vars(run), report=output / PAGE, **vars(outcome))
 
@@ -128,7 +165,7 @@ def _task(verb: TrainDetector, detector: Detector, parts: TrainingTexts) -> Dete
 def _finish(verb: TrainDetector, detector: Detector, parts: TrainingTexts, folder: Path) -> None:
     """Calibrate the trained network, measure it, and write the detector as `folder`. The best weights are in place."""
     held_out = parts.tokens["calibration"]
-    human, machine = (scored(detector, held_out[label]) for label in (HUMAN, MACHINE))
+    human, machine = (ScoredTexts.of(detector, held_out[label]) for label in (HUMAN, MACHINE))
     measured = discrimination(human.scores, machine.scores)
     calibration = None
     try:
@@ -183,3 +220,84 @@ def _about(verb: TrainDetector, parts: TrainingTexts) -> str:
         f"every {verb.text_blocks.stride}, was trained to tell human text ({named(HUMAN)}) from machine text "
         f"({named(MACHINE)}). A text's score is the mean over its blocks; higher means machine."
     )
+
+
+def _sections(
+    held_out: Discrimination,
+    calibration: DetectorCalibration | None,
+    journal: Sequence[Mapping[str, Any]],
+    *,
+    about: str,
+) -> list[Section]:
+    """What the report shows: texts held out, the calibration, and the loss over steps."""
+    unseen = f"texts that neither training nor the choice of the best step has seen, uncalibrated; {CONVENTION}"
+    sections: list[Section] = [
+        Text("What this is", about),
+        Numbers("Texts held out", measures_table({"held out": held_out}, convention=unseen)),
+    ]
+    if calibration is not None:
+        sections.append(Numbers("Calibration by length", calibration_table(calibration)))
+    curve = [(line["step"], line["loss"]) for line in journal if "loss" in line]
+    validation = [(line["step"], line["validation_loss"]) for line in journal if "validation_loss" in line]
+    if curve:
+        plot = loss_plot(curve, validation, unit="nats per pair of blocks")
+        alt = f"Loss over training steps, from {curve[0][1]:.3f} to {curve[-1][1]:.3f}; 1.386 is chance."
+        sections.append(Plot("Loss", plot, alt=alt))
+    return sections
+
+
+def open_training(verb: TrainDetector) -> tuple[Detector, TrainingTexts]:
+    """The detector before training and the texts, all checked."""
+    data = read_detection(verb.data)
+    data.require_both("training")
+    say(data.describe())
+    split = data.split(valid_fraction=verb.validation_fraction, test_fraction=verb.calibration_fraction, purpose=1)
+    named = {"train": split["train"], "valid": split["valid"], "calibration": split["test"]}
+    for part, texts in named.items():
+        fewest = FEWEST_TEXTS if part == "train" else 2
+        for label in (HUMAN, MACHINE):
+            if len(texts.of(label)) < fewest:
+                raise DataError(
+                    f"too few texts: {len(texts.of(label))} {label} texts fell into the part for {part}, at least "
+                    f"{fewest} are needed; give more than {len(data.of(label)):,} {label} texts"
+                )
+    detector = Detector(_start(verb), blocks=verb.text_blocks)
+    _set_dropout(detector.energy.network, verb.dropout)
+    return detector, TrainingTexts(named, {part: _tokens(verb, detector, part, texts) for part, texts in named.items()})
+
+
+def _tokens(verb: TrainDetector, detector: Detector, part: str, texts: DetectionData) -> dict[Label, list[EncodedText]]:
+    most = {"train": None, "valid": verb.validation_texts, "calibration": verb.calibration_texts}[part]
+    tokens = {label: encoded(detector, spread(texts.of(label), most)) for label in (HUMAN, MACHINE)}
+    if part != "valid":
+        return tokens
+    two_blocks = verb.text_blocks.tokens + verb.text_blocks.stride
+    return {label: [text.cut(0, two_blocks) for text in of_label] for label, of_label in tokens.items()}
+
+
+def _start(verb: TrainDetector) -> EnergyModel:
+    """An energy goes on from its own weights; any other model lends its body."""
+    if _is_energy(verb.init):
+        energy = EnergyModel.from_pretrained(verb.init, device="cpu", calibrated=False)
+        if energy.network.pooling != verb.pooling:
+            raise ConfigError(
+                f"{verb.init} pools by {energy.network.pooling!r}, not {verb.pooling!r}; set pooling accordingly"
+            )
+        return energy
+    energy = EnergyModel.from_encoder(
+        verb.init, pooling=verb.pooling, reads=TEXT, seed=verb.training.seed, device="cpu"
+    )
+    keep_first_layers(energy.network.encoder, share=verb.depth)
+    return energy
+
+
+def _set_dropout(network: nn.Module, probability: float) -> None:
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = probability
+
+
+def _is_energy(init: str) -> bool:
+    """Whether `init` names an energy with a trained projection."""
+    location = locate(init)
+    return isinstance(location, Path) and (location / MANIFEST).is_file() and read_manifest(location)["kind"] == KIND

@@ -19,7 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.weights_identity import weights_sha256
+from energylm.bundles.model_folder import weights_sha256
 from energylm.data.corpus import Corpus
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.data.windows import Windows
@@ -28,10 +28,10 @@ from energylm.estimators.perplexity import PerplexityEstimate
 from energylm.models.causal import CausalLanguageModel
 from energylm.models.presets import build_network, count_parameters, width_for
 from energylm.models.ralm import RalmLM
+from energylm.randomness import seeded
 from energylm.training.engine import state_of_run, train
 from energylm.training.language_model_task import LanguageModelTask
-from energylm.training.seeding import seeded
-from energylm.training.trained_run import TrainedRun
+from energylm.training.state import TrainedRun
 from energylm.verbs.lm.train import TrainLM
 
 

@@ -26,10 +26,10 @@ from energylm.models.lstm_seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
 from energylm.models.presets import count_parameters
 from energylm.objectives.search_losses import OUTSIDE, step_cost
 from energylm.progress import say
+from energylm.randomness import seeded
 from energylm.training import engine
 from energylm.training.checkpoint import FOLDER as CHECKPOINTS
 from energylm.training.checkpoint import refuse_another_run
-from energylm.training.seeding import seeded
 from energylm.training.sequence_pair_task import Seq2SeqTask
 from energylm.training.state import TrainedRun
 from energylm.verbs.seq2seq.train import NetworkConfig, TrainSeq2Seq
