@@ -31,7 +31,7 @@ for module in (
     "transformers.models.gpt2.modeling_gpt2",
     "energylm.verbs.cloze.pretraining",
     "energylm.verbs.chains.mcmc_run",
-    "energylm.verbs.corpus.building",
+    "energylm.verbs.corpus.build",
     "energylm.verbs.lm.training",
     *(f"energylm.verbs.joint.{name}" for name in ("writing_negatives", "training_energy", "measuring")),
     "energylm.verbs.detect.discriminating",

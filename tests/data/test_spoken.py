@@ -5,7 +5,7 @@ import pytest
 from energylm.data.sources import open_sources
 from energylm.data.spoken import as_spoken, spoken_sentences
 from energylm.verbs import BuildCorpus
-from energylm.verbs.corpus.building import plan_corpus
+from energylm.verbs.corpus.build import plan_corpus
 
 TEXT = """Mr. Hale met Mrs. J. Orr at St. Ives.  "It's late," he said. 'Go--now!' She didn't.
 

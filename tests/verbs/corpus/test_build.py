@@ -21,8 +21,8 @@ from energylm.data.tokenizer import load_tokenizer, plain_encoder
 from energylm.errors import BusyError, DataError, DiskFull, ModelError
 from energylm.files import folder_lock
 from energylm.verbs import BuildCorpus
-from energylm.verbs.corpus import building
-from energylm.verbs.corpus.building import build_corpus, plan_corpus
+from energylm.verbs.corpus import build
+from energylm.verbs.corpus.build import build_corpus, plan_corpus
 
 # Builds a corpus and kills itself with SIGKILL in the middle of writing a batch of the given part.
 KILLED_BUILD = """
@@ -83,7 +83,7 @@ def test_batches_and_pieces_do_not_matter(config, lines, tmp_path, monkeypatch):
 
 def test_a_second_run_writes_nothing(config, tmp_path, monkeypatch, capsys):
     first = build_corpus(config, output=tmp_path / "a")
-    monkeypatch.setattr(building, "_build", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(build, "_build", lambda *_: pytest.fail("built again"))
     assert build_corpus(config, output=tmp_path / "a") == first
     assert "up to date" in capsys.readouterr().err
     assert plan_corpus(config, output=tmp_path / "a").state == "finished"
@@ -311,10 +311,10 @@ def test_a_flipped_byte_in_a_finished_part_of_an_interrupted_build_is_noticed(co
 def test_a_corpus_that_was_finished_but_not_put_in_place_is_not_built_again(config, tmp_path, monkeypatch):
     build_corpus(config, output=tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(building, "take_place_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(build, "take_place_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         build_corpus(config, output=tmp_path / "a")
     with monkeypatch.context() as patch:
-        patch.setattr(building, "PartReader", None)  # whoever reads anything again fails
+        patch.setattr(build, "PartReader", None)  # whoever reads anything again fails
         build_corpus(config, output=tmp_path / "a")
     assert contents(tmp_path / "a") == contents(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "whole"]

@@ -10,8 +10,8 @@ from energylm.jobs.artefacts import KEY_DIGITS
 from energylm.jobs.costs import CorpusSize, Surroundings, bytes_per_token
 from energylm.jobs.job import Job
 from energylm.verbs import BuildCorpus
-from energylm.verbs.corpus.describing import CorpusDescription
-from energylm.verbs.recipes.step_kind import step_kind
+from energylm.verbs.corpus.info import CorpusDescription
+from energylm.verbs.recipes.steps import step_kind
 
 STEP = f"corpus build/{'a' * KEY_DIGITS}"
 
