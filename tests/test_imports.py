@@ -190,7 +190,7 @@ def test_the_reader_sees_the_imports_that_are_there():
         ("apps/serve/x.py", "from energylm.apps.study import app", "apps/serve and apps/study are strangers"),
         ("apps/x.py", "from energylm.apps.study import app", "what apps share does not know apps/study"),
         ("verbs/joint/x.py", "from energylm.verbs.detect.y import z", "verbs/joint and verbs/detect are strangers"),
-        ("verbs/verb.py", "from energylm.verbs.lm.train import z", "what verbs share does not know verbs/lm"),
+        ("verbs/verb.py", "from energylm.verbs.lm.language_model import z", "what verbs share does not know verbs/lm"),
         ("files.py", "from energylm.numerics import x", "from files to numerics points up"),
         ("errors.py", "from energylm.files import x", "errors stands on nothing"),
         ("recipes/x.py", "from energylm.config import Config", "recipes are data"),

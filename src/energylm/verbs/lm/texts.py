@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.text_results import SequenceScore
+from energylm.bundles.language_model import LanguageModel, SequenceScore
 from energylm.data.source_windows import even_windows
 from energylm.data.text_files import existing, read_texts, read_whole
 from energylm.errors import DataError
@@ -14,8 +13,7 @@ from energylm.estimators.perplexity import PerplexityEstimate
 from energylm.jobs.job import Job
 from energylm.progress import progress
 from energylm.records import Record
-from energylm.verbs.lm.sample import SampleLM
-from energylm.verbs.lm.score import ScoreLM
+from energylm.verbs.lm.language_model import SampleLM, ScoreLM
 
 TEXTS_AT_ONCE = 64  # scored together, so that results appear while the rest is still being read
 

@@ -32,7 +32,7 @@ from energylm.randomness import seeded
 from energylm.training.engine import state_of_run, train
 from energylm.training.language_model_task import LanguageModelTask
 from energylm.training.state import TrainedRun
-from energylm.verbs.lm.train import TrainLM
+from energylm.verbs.lm.language_model import TrainLM
 
 
 @dataclass(frozen=True, kw_only=True)
