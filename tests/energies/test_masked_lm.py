@@ -12,7 +12,7 @@ from energylm.errors import ConfigError
 from energylm.estimators import pseudo_log_likelihood
 from energylm.estimators.pseudo_log_likelihood import token_pseudo_log_likelihoods
 from energylm.randomness import row_keys
-from energylm.samplers.chain_choices import ChainChoices
+from energylm.samplers.choices import ChainChoices
 from energylm.samplers.masked_proposal import MaskedProposal
 from energylm.samplers.metropolis_hastings import MetropolisHastings
 from energylm.testing import TabularMaskedModel, enumerate_sequences

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from energylm.errors import ModelError
-from energylm.numerics.blocks import accumulation_dtype, block_weights
-from energylm.numerics.categorical import draw_categorical, log_sum_exp
+from energylm.numerics.categorical import accumulation_dtype, block_weights, draw_categorical, log_sum_exp
 from energylm.samplers.continuations import sample_continuations
 
 GRID = 20_000

@@ -2,7 +2,7 @@
 
 import torch
 
-from energylm.samplers.constraints import LexicalConstraint, contains
+from energylm.samplers.chains import LexicalConstraint, contains
 from energylm.testing import enumerate_sequences
 
 

@@ -8,8 +8,8 @@ import torch
 
 from energylm.errors import ConfigError
 from energylm.randomness import row_keys
-from energylm.samplers.chain_choices import ChainChoices
-from energylm.samplers.sweeps import sweep
+from energylm.samplers.choices import ChainChoices
+from energylm.samplers.epochs import sweep
 from energylm.testing import enumerate_paths, enumerate_rows
 
 FREE_RT = torch.tensor([[True, True, False, True], [True, True, False, False]])

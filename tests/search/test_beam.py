@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from energylm.search.back_pointers import follow
-from energylm.search.beam import beam_search
-from energylm.search.greedy import greedy_search
+from energylm.search.beam import beam_search, follow, greedy_search
 
 VOCABULARY = 3
 

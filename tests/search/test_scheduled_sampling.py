@@ -15,7 +15,7 @@ from energylm.objectives.scheduled_sampling import (
     scheduled_sampling_scores,
     taught,
 )
-from energylm.search.greedy import greedy_search
+from energylm.search.beam import greedy_search
 
 SHARP = 1e6
 BATCH, LENGTH, VOCABULARY = 3, 5, 4

@@ -16,23 +16,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
-from energylm.bundles.known_models import model_of_run
-from energylm.bundles.model_folder import (
-    check_files,
-    check_finite,
-    new_model_folder,
-    quiet_transformers,
-    read_manifest,
-    write_manifest,
-)
+from energylm.bundles.model_folder import load_network, open_folder, save_model
 from energylm.config.seq2seq import BEAM, GREEDY, LOCAL, SOFT_BEAM, TRANSLATION, DecodingConfig, TaskName
 from energylm.data.tokenizer import end_token_id, load_tokenizer, plain_encoder
-from energylm.errors import ConfigError, DataError, ModelError
+from energylm.errors import ConfigError, DataError
 from energylm.models import lstm_seq2seq
 from energylm.models.lstm_seq2seq import LSTMSeq2Seq
-from energylm.search.beam import beam_search
+from energylm.search.beam import beam_search, greedy_search
 from energylm.search.continuous_beam import continuous_beam_search
-from energylm.search.greedy import greedy_search
 
 KIND = "seq2seq"
 
@@ -56,20 +47,16 @@ class Seq2SeqModel:
 
     @classmethod
     def from_pretrained(cls, folder: Path | str, *, device: torch.device | str = "cpu") -> Self:
-        folder = model_of_run(folder)
-        if not folder.is_dir():
-            raise ModelError(f"{folder} is no folder; give the model folder of an `energylm seq2seq train` run")
-        check_files(folder)
-        manifest = read_manifest(folder)
-        if manifest.get("kind") != KIND:
-            raise ModelError(f"{folder} holds a model of kind {manifest.get('kind')!r}, expected {KIND!r}")
+        location, manifest = open_folder(
+            folder,
+            [KIND],
+            "holds a model of kind {kind!r}, expected 'seq2seq'; give the folder of an `energylm seq2seq train` run",
+        )
         lstm_seq2seq.register()
-        with quiet_transformers():
-            network = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
-        check_finite(network, folder)
+        network, _ = load_network(AutoModelForSeq2SeqLM, location, what="a tagger or translator", device=device)
         return cls(
-            network.to(device).eval(),
-            load_tokenizer(folder),
+            network,
+            load_tokenizer(location),
             task=manifest["task"],
             name=manifest["name"],
             provenance=manifest["provenance"],
@@ -77,11 +64,7 @@ class Seq2SeqModel:
 
     def save_pretrained(self, folder: Path | str) -> None:
         facts = {"name": self.name, "task": self.task, "vocabulary_size": self.network.config.vocab_size}
-        with new_model_folder(folder) as temporary:
-            with quiet_transformers():
-                self.network.save_pretrained(temporary)
-                self.tokenizer.save_pretrained(temporary)
-            write_manifest(temporary, kind=KIND, facts=facts, provenance=self.provenance)
+        save_model(folder, self.network, self.tokenizer, kind=KIND, facts=facts, provenance=self.provenance)
 
     @cached_property  # `output` asks for it at every symbol, and a transformers config answers slowly
     def tags(self) -> list[str]:

@@ -1,4 +1,8 @@
-"""Sequences of similar length travel together: micro-batches that waste little on padding and fit a budget."""
+"""Sequences of similar length travel together: micro-batches that waste little on padding and fit a budget.
+
+Use it     for one pass of a network over sequences of different lengths whose results are put back by row.
+Relations  training has its own batches, whose order is a function of seed and step.
+"""
 
 from torch import Tensor
 
@@ -16,13 +20,13 @@ def length_batches(lengths_B: Tensor, *, tokens_at_once: int) -> list[tuple[Tens
     order_B = order_B[lengths_B[order_B] > 0]
     lengths = lengths_B[order_B].tolist()
     starts: list[int] = []
-    for place, length in enumerate(lengths):
-        padded = (place - starts[-1]) * lengths[starts[-1]] if starts else 0  # tokens of the batch so far
+    for index, length in enumerate(lengths):
+        padded = (index - starts[-1]) * lengths[starts[-1]] if starts else 0  # tokens of the batch so far
         if (
             not starts
             or padded + lengths[starts[-1]] > tokens_at_once
             or (padded >= PASS_TOKENS and length < LEAST_SHARE * lengths[starts[-1]])
         ):
-            starts.append(place)
+            starts.append(index)
     ends = [*starts, len(lengths)][1:]
     return [(order_B[start:end], lengths[start]) for start, end in zip(starts, ends, strict=True)]

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from energylm.config.sampling import Truncation
-from energylm.numerics.blocks import BLOCK, as_blocks
-from energylm.numerics.categorical import log_sum_exp
+from energylm.numerics.categorical import BLOCK, as_blocks, log_sum_exp
 
 NUCLEUS_GUESS = 512  # candidates tried before a nucleus is sought in the whole vocabulary
 MASS_TOLERANCE = 1e-6  # of a nucleus, relative to p: what float32 sums of probabilities may lack
@@ -68,8 +67,8 @@ def _largest(logits_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def _ids_in_order(logits_RV: Tensor, least_R1: Tensor, k: int) -> Tensor:
     """(R, K) ids of the k largest logits, `least_R1` the last of them; descending, of equals the smaller id first."""
     above_RV, equal_RV = logits_RV > least_R1, logits_RV == least_R1
-    places_left_R1 = k - above_RV.sum(-1, keepdim=True)
-    kept_RV = above_RV | (equal_RV & (equal_RV.cumsum(-1) <= places_left_R1))
+    left_R1 = k - above_RV.sum(-1, keepdim=True)
+    kept_RV = above_RV | (equal_RV & (equal_RV.cumsum(-1) <= left_R1))
     ids_RK = kept_RV.nonzero()[:, 1].view(-1, k)
     return ids_RK.gather(1, logits_RV.gather(1, ids_RK).argsort(dim=-1, descending=True, stable=True))
 

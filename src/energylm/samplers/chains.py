@@ -1,18 +1,28 @@
-"""What all samplers of whole sequences share: the state of many chains, what a step reports, and how a target is asked.
+"""What all samplers of whole sequences share: the state of many chains, a step's report, the target, and constraints.
 
     state ── hide a block ──► masked logits ──► propose ──► accept or stay ──► state
 
 A row is one chain of one sentence; R = sentences × chains rows of different lengths, with different fixed positions,
 travel in one batch. A sampler has `init` and `step`; which positions a step hides is decided outside it, by
-`sweeps`, which does not look at the tokens: a block that depends on the state would change the target.
+`epochs.sweep`, which does not look at the tokens: a block that depends on the state would change the target.
+
+A constraint restricts the target to the sequences that satisfy it. `LexicalConstraint` names phrases that every
+sequence of a chain must, or must not, contain:
+
+    p'(y) ∝ p(y) · 1[every required phrase occurs in y] · 1[no forbidden phrase occurs in y]
+
+A phrase is a list of token ids, and it may have several spellings (with and without a space before it, say), one of
+which is enough. A proposal that breaks a constraint is rejected. Note what that does to mixing: a phrase that must
+occur and occurs once stays where it is under single-site moves; only blocks can carry it elsewhere.
 
 Relations  `metropolis_hastings` and `degenerate_gibbs` are such samplers; `epochs` runs them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from energylm.contracts import Choices, MaskedModel
@@ -81,3 +91,36 @@ def with_energies(state: ChainState, target: Target) -> ChainState:
         source_R=None if state.source_R is None else state.source_R[unknown_R],
     )
     return replace(state, energy_R=energy_R)
+
+
+Phrase = tuple[tuple[int, ...], ...]  # its spellings
+
+
+@dataclass(frozen=True)
+class LexicalConstraint:
+    """A `Constraint`."""
+
+    required: tuple[Phrase, ...] = ()
+    forbidden: tuple[Phrase, ...] = ()
+
+    def __call__(self, tokens_RT: Tensor, lengths_R: Tensor) -> Tensor:
+        satisfied_R = torch.ones_like(lengths_R, dtype=torch.bool)
+        for phrase in self.required:
+            satisfied_R &= _any_spelling(tokens_RT, lengths_R, phrase)
+        for phrase in self.forbidden:
+            satisfied_R &= ~_any_spelling(tokens_RT, lengths_R, phrase)
+        return satisfied_R
+
+
+def contains(tokens_RT: Tensor, lengths_R: Tensor, spelling: Sequence[int]) -> Tensor:
+    """(R,) whether the tokens of `spelling` stand in the sequence, next to each other."""
+    size, longest = len(spelling), tokens_RT.shape[1]
+    if not 0 < size <= longest:
+        return torch.zeros_like(lengths_R, dtype=torch.bool)
+    windows_RSN = tokens_RT.unfold(1, size, 1)
+    inside_RS = torch.arange(windows_RSN.shape[1], device=tokens_RT.device) + size <= lengths_R[:, None]
+    return ((windows_RSN == tokens_RT.new_tensor(spelling)).all(-1) & inside_RS).any(1)
+
+
+def _any_spelling(tokens_RT: Tensor, lengths_R: Tensor, phrase: Phrase) -> Tensor:
+    return torch.stack([contains(tokens_RT, lengths_R, spelling) for spelling in phrase]).any(0)

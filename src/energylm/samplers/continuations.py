@@ -219,8 +219,8 @@ def _shared_proposals(
     """Each different truncation with the rows that it is for."""
     rows_BN = torch.arange(len(truncations) * copies, device=device).view(-1, copies)
     return [
-        (one, rows_BN[[place for place, other in enumerate(truncations) if other == one]].flatten())
-        for one in dict.fromkeys(truncations)
+        (truncation, rows_BN[[index for index, other in enumerate(truncations) if other == truncation]].flatten())
+        for truncation in dict.fromkeys(truncations)
     ]
 
 

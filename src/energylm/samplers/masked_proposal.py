@@ -40,18 +40,18 @@ class MaskedProposal:
 
     def draw(self, tokens_RT: Tensor, hidden_RT: Tensor, logits_NV: Tensor, choices: Choices) -> Proposed:
         """New tokens at the hidden positions, whose logits (row by row) are `logits_NV`."""
-        rows_N, places_N = hidden_RT.nonzero(as_tuple=True)
+        rows_N, positions_N = hidden_RT.nonzero(as_tuple=True)
         proposal_NV = self._proposal_logits(logits_NV, rows_N, rows=len(tokens_RT), choices=choices)
         new_N = self._choose(proposal_NV, hidden_RT, rows_N, choices)
         normaliser_N = log_sum_exp(proposal_NV, proposal_NV.amax(-1, keepdim=True))
         proposed_RT = tokens_RT.clone()
-        proposed_RT[rows_N, places_N] = new_N
+        proposed_RT[rows_N, positions_N] = new_N
 
         def log_probability(token_N: Tensor) -> Tensor:
             each_N = proposal_NV.gather(1, token_N[:, None])[:, 0].double() - normaliser_N
             return each_N.new_zeros(len(tokens_RT)).index_add_(0, rows_N, each_N)
 
-        return Proposed(proposed_RT, log_probability(new_N), log_probability(tokens_RT[rows_N, places_N]))
+        return Proposed(proposed_RT, log_probability(new_N), log_probability(tokens_RT[rows_N, positions_N]))
 
     def _proposal_logits(self, logits_NV: Tensor, rows_N: Tensor, *, rows: int, choices: Choices) -> Tensor:
         """(N, V) −inf for tokens that cannot be proposed."""

@@ -12,7 +12,7 @@ With one hidden position, the masked pass of the proposal also gives that positi
 left to make. Proposals of the old tokens, and those that cannot be accepted, cost none.
 
 Use it     for exact samples, if the chains mix (`estimators.chains` tells); with `temperature` below 1 to seek modes.
-Relations  `degenerate_gibbs` forgets the acceptance; `masked_proposal` proposes; `sweeps` chooses blocks.
+Relations  `degenerate_gibbs` forgets the acceptance; `masked_proposal` proposes; `epochs.sweep` chooses blocks.
 """
 
 from dataclasses import dataclass, replace

@@ -1,14 +1,17 @@
-"""Beam search, for whole batches: the k best prefixes at each step.
+"""Beam search, for whole batches: the k best prefixes at each step; greedy search, a beam of one; back-pointers.
 
     s̃_t[i, v] = s_{t,i} + f(h_{t,i}, v)          s_{t+1} = top-k of s̃_t            goyal2021 algorithm 1
+    greedy:  y_t = argmax_v f(h_t, v)            where normalising the scores at each step would not change a choice
 
 f is the log-softmax of the model's scores (a locally normalised model) or the raw scores (a globally normalised one).
 Algorithm 1 as printed starts from k equal elements, whose successors tie: here the first step expands a single root.
 Its loop "0 to T" makes T + 1 symbols; here there are T. A sequence that has ended goes on with EOS alone, which scores
-zero, so it keeps its place and its score; a row past its own length does likewise.
+zero, so it keeps its rank and its score; a row past its own length does likewise. The algorithm's last line, from
+who-followed-whom to sequences, is `follow`.
 
-Use it     to decode; with `beam` as large as the number of sequences it finds the best of all.
-Relations  `continuous_beam` can be differentiated and meets this one as α grows; `greedy` is a beam of one.
+Use it     to decode; with `beam` as large as the number of sequences it finds the best of all. Greedy search is for a
+           first look, and for models that were trained to be followed greedily (goyal2021 ch. 3).
+Relations  `continuous_beam` can be differentiated and meets this one as α grows.
 """
 
 from dataclasses import dataclass
@@ -17,8 +20,65 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from energylm.contracts import Stepper
-from energylm.search.back_pointers import follow, pick, written_lengths
+from energylm.contracts import State, Stepper
+
+
+def follow(parents_BTK: Tensor, choices_BTK: Tensor) -> Tensor:
+    """(B, K, T): the symbols along the back-pointers that end in each of the K elements of the last step."""
+    steps, width = choices_BTK.shape[1:]
+    element_BK = torch.arange(width, device=choices_BTK.device).expand(len(choices_BTK), width)
+    symbols_TBK = [element_BK] * steps
+    for t in reversed(range(steps)):
+        symbols_TBK[t] = choices_BTK[:, t].gather(1, element_BK)
+        element_BK = parents_BTK[:, t].gather(1, element_BK)
+    return torch.stack(symbols_TBK, dim=-1)
+
+
+def pick(state: State, parent_BK: Tensor) -> State:
+    """Each new element's own copy of its parent's state."""
+    batch_B1 = torch.arange(len(parent_BK), device=parent_BK.device)[:, None]
+    return tuple(tensor[batch_B1, parent_BK] for tensor in state)
+
+
+def mix(state: State, back_BKJ: Tensor) -> State:
+    """Each new element's mixture of the states before it, by soft back-pointers (all tensors of the state alike)."""
+    return tuple(
+        torch.bmm(back_BKJ, tensor.flatten(2)).view(*back_BKJ.shape[:2], *tensor.shape[2:]) for tensor in state
+    )
+
+
+def written_lengths(tokens_BKT: Tensor, *, limit_B: Tensor, eos_token_id: int | None) -> Tensor:
+    """(B, K): symbols up to and with the first EOS, at most the row's limit."""
+    limit_BK = limit_B[:, None].expand(tokens_BKT.shape[:2])
+    if eos_token_id is None:
+        return limit_BK
+    is_end_BKT = tokens_BKT == eos_token_id
+    first_BK = is_end_BKT.int().argmax(-1) + 1
+    return torch.where(is_end_BKT.any(-1), torch.minimum(first_BK, limit_BK), limit_BK)
+
+
+def greedy_search(stepper: Stepper, *, lengths_B: Tensor, eos_token_id: int | None = None) -> tuple[Tensor, Tensor]:
+    """Symbols (B, T) and their lengths (B,); `lengths_B` is how many a row writes, or the most where there is an EOS.
+
+    After the end a row repeats EOS (0 where there is none).
+    """
+    state, inputs_B1E = stepper.start()
+    limit = int(lengths_B.max())
+    filler = 0 if eos_token_id is None else eos_token_id
+    finished_B = torch.zeros_like(lengths_B, dtype=torch.bool)
+    written: list[Tensor] = []
+    for t in range(limit):
+        state, scores_B1V = stepper.step(state, inputs_B1E, position=t)
+        finished_B = finished_B | (t >= lengths_B)
+        choice_B = scores_B1V[:, 0].argmax(-1).masked_fill(finished_B, filler)
+        written.append(choice_B)
+        if eos_token_id is not None:
+            finished_B = finished_B | (choice_B == eos_token_id)
+            if bool(finished_B.all()):
+                break
+        inputs_B1E = F.embedding(choice_B[:, None], stepper.embedding_VE)
+    tokens_BT = F.pad(torch.stack(written, dim=1), (0, limit - len(written)), value=filler)
+    return tokens_BT, written_lengths(tokens_BT[:, None], limit_B=lengths_B, eos_token_id=eos_token_id)[:, 0]
 
 
 @dataclass(frozen=True)

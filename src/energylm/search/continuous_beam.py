@@ -26,7 +26,7 @@ from torch import Tensor
 from energylm.contracts import State, Stepper
 from energylm.errors import ConfigError
 from energylm.numerics.relaxations import continuous_top_k
-from energylm.search.back_pointers import follow, mix, written_lengths
+from energylm.search.beam import follow, mix, written_lengths
 
 _LEAST_OPEN = 1e-30  # an element that is open to a lesser degree has ended; its logarithm's gradient stays in range
 

@@ -39,8 +39,8 @@ def span_beam(
     of at most `longest` tokens."""
     beam = min(beam, start_log_prob_BT.shape[1])
     start_BK = start_log_prob_BT.masked_fill(~allowed_BT, -torch.inf).topk(beam, dim=1)
-    places_T = torch.arange(start_log_prob_BT.shape[1], device=start_log_prob_BT.device)
-    after_BKT = places_T - start_BK.indices[..., None]
+    positions_T = torch.arange(start_log_prob_BT.shape[1], device=start_log_prob_BT.device)
+    after_BKT = positions_T - start_BK.indices[..., None]
     possible_BKT = allowed_BT[:, None] & (after_BKT >= 0) & (after_BKT < longest)
     end_BKM = end_log_probs(start_BK.indices).masked_fill(~possible_BKT, -torch.inf).topk(beam, dim=2)
     joint_BS = (start_BK.values[..., None] + end_BKM.values).flatten(1)

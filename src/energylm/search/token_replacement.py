@@ -11,7 +11,7 @@ so candidates are spread over positions: the best of each, then the second best 
 five edits among the 64 best overall lowered the energy by 1.4 on average, among 64 spread ones by 4.7.)
 
 Use it     to flip a classifier's verdict with few edits, towards real (lower energy) or towards fake (higher).
-Relations  the paper edits two texts by hand with this score; `bundles.energy_gradients` gives energies the gradients.
+Relations  the paper edits two texts by hand with this score; `bundles.energy_model` gives energies the gradients.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,7 @@ from torch import Tensor
 from energylm.bundles.conditional_masked_model import ConditionalMaskedModel, SourcedMaskedModel
 from energylm.bundles.masked_language_model import MaskedLanguageModel
 from energylm.config.sampling import MASK, MASK_PREDICT, UNMASKED
-from energylm.data.formats.parallel import read_parallel
+from energylm.data.sequence_pairs import read_parallel
 from energylm.errors import ConfigError, DataError
 from energylm.samplers.chains import LexicalConstraint, Phrase, contains
 from energylm.verbs.chains.mcmc import MCMC, STDIN
