@@ -2,12 +2,13 @@
 
 import json
 import sys
+import time
 
 import pytest
 
 from energylm.benchmarks import BENCHMARKS
 from energylm.benchmarks.bench import Bench
-from energylm.benchmarks.harness import Bar, BenchmarkResult, interleaved
+from energylm.benchmarks.harness import Bar, BenchmarkResult, interleaved, interleaved_seconds
 from energylm.cli.main import main
 from energylm.errors import ConfigError
 
@@ -40,10 +41,20 @@ def test_bars_hold_on_their_own_side():
 
 
 def test_contenders_take_turns_after_one_warm_up_each():
-    calls = []
-    seconds = interleaved({name: lambda name=name: calls.append(name) for name in "ab"}, repeats=2)
-    assert calls == ["a", "b", "a", "b", "a", "b"]
-    assert [len(times) for times in seconds.values()] == [2, 2]
+    """Of a's 90, 3, 1, 2 the first is the warm-up, so the median is 2 (with it: 2.5)."""
+    calls, values = [], {"a": iter([90.0, 3.0, 1.0, 2.0]), "b": iter([0.0, 5.0, 5.0, 7.0])}
+
+    def contender(name):
+        calls.append(name)
+        return next(values[name])
+
+    medians = interleaved({name: lambda name=name: contender(name) for name in values}, repeats=3)
+    assert calls == ["a", "b"] * 4 and medians == {"a": 2.0, "b": 5.0}
+
+
+def test_seconds_are_those_of_the_call():
+    seconds = interleaved_seconds({"sleep": lambda: time.sleep(0.02), "nothing": lambda: None}, repeats=1)
+    assert seconds["sleep"] >= 0.02 > seconds["nothing"] >= 0
 
 
 def test_an_unknown_benchmark_names_the_known_ones():

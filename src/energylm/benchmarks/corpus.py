@@ -12,15 +12,15 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from energylm.benchmarks.harness import (
     Bar,
     BenchmarkResult,
     Options,
-    interleaved,
-    median,
+    interleaved_seconds,
     peak_megabytes,
     print_peak_megabytes,
 )
@@ -43,28 +43,24 @@ def run(options: Options) -> BenchmarkResult:
             size: peak_megabytes(__name__, str(file), str(folder / f"peak-{file.stem}"))
             for size, file in ((small, small_file), (large, large_file))
         }
-    build, bare = median(seconds["build"]), median(seconds["encode_batch"])
+    build, bare = seconds["build"], seconds["encode_batch"]
+    growth = peaks[large] - peaks[small]
     return BenchmarkResult(
         "corpus",
         bars=[
             Bar("speed of corpus build / bare encode_batch", bare / build, 0.8),
-            Bar(
-                f"extra peak memory for {large} MB over {small} MB [MB]",
-                peaks[large] - peaks[small],
-                150,
-                at_least=False,
-            ),
+            Bar(f"extra peak memory for {large} MB over {small} MB [MB]", growth, 150, at_least=False),
         ],
         details={
             "corpus build [MB/s]": small / build,
             "bare encode_batch [MB/s]": small / bare,
-            "bare encode_batch_fast [MB/s]": small / median(seconds["encode_batch_fast"]),
+            "bare encode_batch_fast [MB/s]": small / seconds["encode_batch_fast"],
             **{f"peak memory for {size} MB [MB]": peak for size, peak in peaks.items()},
         },
     )
 
 
-def _speed(folder: Path, file: Path, *, repeats: int) -> dict[str, list[float]]:
+def _speed(folder: Path, file: Path, *, repeats: int) -> dict[str, float]:
     trained = folder / "trained"
     BuildCorpus(sources=(str(file),), format="lines").run(Job(output=trained))
     encoder = plain_encoder(load_tokenizer(trained))
@@ -76,16 +72,13 @@ def _speed(folder: Path, file: Path, *, repeats: int) -> dict[str, list[float]]:
         corpus.run(Job(output=folder / "timed"))
         shutil.rmtree(folder / "timed")
 
-    def encode_batch() -> None:
+    def encode(method: Callable[..., object]) -> None:
         for batch in batches:
-            encoder.encode_batch(batch, add_special_tokens=False)
+            method(batch, add_special_tokens=False)
 
-    def encode_batch_fast() -> None:
-        for batch in batches:
-            encoder.encode_batch_fast(batch, add_special_tokens=False)
-
-    contenders = {"build": build, "encode_batch": encode_batch, "encode_batch_fast": encode_batch_fast}
-    return interleaved(contenders, repeats=repeats)
+    names = ("encode_batch", "encode_batch_fast")
+    contenders = {"build": build} | {name: partial(encode, getattr(encoder, name)) for name in names}
+    return interleaved_seconds(contenders, repeats=repeats)
 
 
 def _write(path: Path, megabytes: int) -> Path:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,26 +74,25 @@ class Options:
     quick: bool
 
 
-def interleaved(contenders: Mapping[str, Callable[[], Any]], *, repeats: int) -> dict[str, list[float]]:
-    """Seconds of each repeat of each contender, taking turns: a slow minute hits all alike. One unmeasured warm-up."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for work in contenders.values():
-        work()
-    for _ in range(repeats):
-        for name, work in contenders.items():
-            start = time.perf_counter()
-            work()
-            seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-def interleaved_rates(contenders: Mapping[str, Callable[[], float]], *, repeats: int) -> dict[str, float]:
-    """The median of what each contender says of its own speed, taking turns; the first round warms up, uncounted."""
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
+def interleaved(contenders: Mapping[str, Callable[[], float]], *, repeats: int) -> dict[str, float]:
+    """The median of what each contender says of itself, e.g. its speed. They take turns, so that a slow minute hits all
+    alike; the first round warms up, uncounted."""
+    values: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(1 + repeats):
-        for name, work in contenders.items():
-            rates[name].append(work())
-    return {name: median(values[1:]) for name, values in rates.items()}
+        for name, measure in contenders.items():
+            values[name].append(measure())
+    return {name: statistics.median(of_rounds[1:]) for name, of_rounds in values.items()}
+
+
+def interleaved_seconds(contenders: Mapping[str, Callable[[], object]], *, repeats: int) -> dict[str, float]:
+    """The median of each contender's seconds, likewise."""
+    return interleaved({name: partial(seconds_of, run) for name, run in contenders.items()}, repeats=repeats)
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def peak_megabytes(module: str, *arguments: str) -> float:
@@ -103,13 +103,17 @@ def peak_megabytes(module: str, *arguments: str) -> float:
 
 def print_peak_megabytes() -> None:
     """By VmHWM; `ru_maxrss` would count the parent's memory from before the exec."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-    print(int(kilobytes) / 1000)
+    print(_status_megabytes("VmHWM"))
 
 
-def median(values: list[float]) -> float:
-    return statistics.median(values)
+def private_megabytes(process: int | str = "self") -> float:
+    """The memory that a process has for itself, without mapped files, which the system may drop."""
+    return _status_megabytes("RssAnon", process)
+
+
+def _status_megabytes(field: str, process: int | str = "self") -> float:
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith(field))) / 1000
 
 
 def matmul_flops_per_second(*, size: int = 2048, repeats: int = 9) -> float:
@@ -117,8 +121,7 @@ def matmul_flops_per_second(*, size: int = 2048, repeats: int = 9) -> float:
     import torch
 
     a, b = torch.randn(size, size), torch.randn(size, size)
-    seconds = interleaved({"matmul": lambda: a @ b}, repeats=repeats)["matmul"]
-    return 2 * size**3 / median(seconds)
+    return 2 * size**3 / interleaved_seconds({"matmul": lambda: a @ b}, repeats=repeats)["matmul"]
 
 
 def this_machine() -> dict[str, Any]:

@@ -7,12 +7,22 @@ current state kept. Both draw blocks of four positions in random order and accep
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_rates
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved
+from energylm.benchmarks.inputs import seeded
+from energylm.config.sampling import ChainsConfig
+from energylm.energies.masked_lm import MaskedLMEnergy
+from energylm.models.cloze_presets import build_masked_network
+from energylm.models.masked import MaskedNetwork
+from energylm.randomness import row_keys
+from energylm.samplers.choices import RowChoices
+from energylm.samplers.epochs import run_epochs
+from energylm.samplers.masked_proposal import MaskedProposal
+from energylm.samplers.metropolis_hastings import MetropolisHastings
 
 CHAINS, TOKENS, BLOCK, VOCABULARY, MASK_ID = 16, 20, 4, 8192, 2
 SHAPES = {"2 × 128": (2, 128, 8.0), "4 × 256": (4, 256, 4.0)}  # layers, width, bar on the ratio
@@ -24,37 +34,27 @@ def run(options: Options) -> BenchmarkResult:
     details: dict[str, Any] = {}
     for name, (layers, width, bar) in list(SHAPES.items())[: 1 if options.quick else None]:
         network = make_network(layers=layers, width=width)
-        rate = interleaved_rates(
+        rate = interleaved(
             {
-                "ours": partial(_ours, network),
+                "ours": partial(_sample, MaskedNetwork(network, mask_token_id=MASK_ID)),
                 "plain": partial(_plain, network, 1 if options.quick else PLAIN_EPOCHS),
                 "passes alone": partial(_passes_alone, network, _passes(network)),
             },
             repeats=options.repeats,
         )
-        bars.append(Bar(f"{name}: proposals/s, times the plain way", rate["ours"] / rate["plain"], bar))
-        bars.append(
-            Bar(f"{name}: time over that of its passes alone", rate["passes alone"] / rate["ours"], 2.0, at_least=False)
-        )
+        over = rate["passes alone"] / rate["ours"]
+        bars += [
+            Bar(f"{name}: proposals/s, times the plain way", rate["ours"] / rate["plain"], bar),
+            Bar(f"{name}: time over that of its passes alone", over, 2.0, at_least=False),
+        ]
         details |= {f"{name}: proposals/s, {way}": value for way, value in rate.items()}
     return BenchmarkResult(name="mcmc", bars=bars, details=details)
 
 
 def make_network(*, layers: int, width: int) -> Any:
-    import torch
-
-    from energylm.models.cloze_presets import build_masked_network
-
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network: Any = build_masked_network(
-            "bit-tiny",
-            vocabulary_size=VOCABULARY,
-            max_length=TOKENS,
-            pad_token_id=0,
-            overrides={"layers": layers, "width": width, "heads": 4},
-        )
-    return network.eval()
+    shape = {"layers": layers, "width": width, "heads": 4}
+    sizes = {"vocabulary_size": VOCABULARY, "max_length": TOKENS, "pad_token_id": 0}
+    return seeded(lambda: build_masked_network("bit-tiny", **sizes, overrides=shape)).eval()
 
 
 class _Counted:
@@ -66,23 +66,15 @@ class _Counted:
         self.vocabulary_size, self.mask_token_id = model.vocabulary_size, model.mask_token_id
 
     def masked_logits(
-        self, tokens_RT: "Tensor", lengths_R: "Tensor", hidden_RT: "Tensor", *, source_R: "Tensor | None" = None
-    ) -> "Tensor":
+        self, tokens_RT: Tensor, lengths_R: Tensor, hidden_RT: Tensor, *, source_R: Tensor | None = None
+    ) -> Tensor:
         self.calls.append((len(tokens_RT), int(hidden_RT.sum()) // len(tokens_RT)))
         logits_NV: Tensor = self.model.masked_logits(tokens_RT, lengths_R, hidden_RT, source_R=source_R)
         return logits_NV
 
 
-def _ours(network: Any) -> float:
-    from energylm.models.masked import MaskedNetwork
-
-    return _sample(MaskedNetwork(network, mask_token_id=MASK_ID))
-
-
 def _passes(network: Any) -> list[tuple[int, int]]:
     """(sequences, hidden positions of each) of every masked pass that our sampler asks for."""
-    from energylm.models.masked import MaskedNetwork
-
     counted = _Counted(MaskedNetwork(network, mask_token_id=MASK_ID))
     _sample(counted)
     return counted.calls[1:]  # the first gives the energies of the start, which takes no part in the rates
@@ -90,16 +82,6 @@ def _passes(network: Any) -> list[tuple[int, int]]:
 
 def _sample(model: Any) -> float:
     """Proposals a second of all chains together."""
-    import torch
-
-    from energylm.config.sampling import ChainsConfig
-    from energylm.energies.masked_lm import MaskedLMEnergy
-    from energylm.randomness import row_keys
-    from energylm.samplers.choices import RowChoices
-    from energylm.samplers.epochs import run_epochs
-    from energylm.samplers.masked_proposal import MaskedProposal
-    from energylm.samplers.metropolis_hastings import MetropolisHastings
-
     target, proposal = MaskedLMEnergy(model), MaskedProposal(_allowed())
     state = MetropolisHastings(target, proposal).init(_start(CHAINS), torch.full((CHAINS,), TOKENS))
     choices = RowChoices(row_keys(0, torch.arange(CHAINS), torch.zeros(CHAINS, dtype=torch.int64)))
@@ -115,19 +97,17 @@ def _sample(model: Any) -> float:
 
 def _plain(network: Any, epochs: int) -> float:
     """Proposals a second of algorithm 4 as printed, with blocks."""
-    import torch
-
     generator = torch.Generator().manual_seed(0)
     forbidden = ~_allowed()
 
     @torch.no_grad()
-    def masked(tokens_T: "Tensor", places: "Tensor | list[int]") -> "Tensor":
+    def masked(tokens_T: Tensor, positions: Tensor | list[int]) -> Tensor:
         hidden_T = tokens_T.clone()
-        hidden_T[places] = MASK_ID
-        logits_PV: Tensor = network(input_ids=hidden_T[None]).logits[0, places]
+        hidden_T[positions] = MASK_ID
+        logits_PV: Tensor = network(input_ids=hidden_T[None]).logits[0, positions]
         return logits_PV
 
-    def energy(tokens_T: "Tensor") -> "Tensor":
+    def energy(tokens_T: Tensor) -> Tensor:
         log_probs = (masked(tokens_T, [t]).log_softmax(-1)[0, tokens_T[t]] for t in range(TOKENS))
         return -sum(log_probs, start=torch.zeros(()))
 
@@ -151,8 +131,6 @@ def _plain(network: Any, epochs: int) -> float:
 
 def _passes_alone(network: Any, passes: list[tuple[int, int]]) -> float:
     """Proposals a second if the forward passes were all there is to it: body, and output layer where it is needed."""
-    import torch
-
     steps = [count for count, _ in passes if count == CHAINS]
     start = time.perf_counter()
     with torch.no_grad():
@@ -162,14 +140,10 @@ def _passes_alone(network: Any, passes: list[tuple[int, int]]) -> float:
     return len(steps) * CHAINS / (time.perf_counter() - start)
 
 
-def _allowed() -> "Tensor":
-    import torch
-
+def _allowed() -> Tensor:
     return torch.arange(VOCABULARY) > MASK_ID
 
 
-def _start(rows: int) -> "Tensor":
-    import torch
-
+def _start(rows: int) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(MASK_ID + 1, VOCABULARY, (rows, TOKENS), generator=generator)

@@ -14,21 +14,26 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_rates
-from energylm.benchmarks.texts import nbest_texts, tokenizer_for, widened
+import torch
+from torch import Tensor
+from transformers import BertModel, PreTrainedTokenizerFast
+
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved, seconds_of
+from energylm.benchmarks.inputs import nbest_texts, seeded, tokenizer_for, widened
+from energylm.bundles.cloze_model import ClozeModel
+from energylm.bundles.masked_language_model import MaskedLanguageModel
+from energylm.bundles.model_folder import quiet_transformers
+from energylm.bundles.scorer import ClozeScorer, MaskedScorer, Scorer
+from energylm.config.environment import home_folder
+from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedTokenizerFast
-
-    from energylm.bundles.scorer import Scorer
+from energylm.files import atomic_folder
+from energylm.models.cloze_presets import build_masked_network
 
 SIZES = ((4, 256), (6, 512))  # layers × width
 SENTENCES, LONGEST = 96, 256
@@ -53,7 +58,7 @@ def run(options: Options) -> BenchmarkResult:
 
 
 def _measure(
-    size: str, sentences: list[str], scorers: "dict[str, Scorer]", folder: Path, options: Options
+    size: str, sentences: list[str], scorers: dict[str, Scorer], folder: Path, options: Options
 ) -> tuple[list[Bar], dict[str, Any]]:
     masked, electric = scorers["masked"], scorers["electric"]
     contenders: dict[str, Callable[[], float]] = {
@@ -69,7 +74,7 @@ def _measure(
         _, scores = peer.score(sentences, best)
         gap = max(abs(a - b) for a, b in zip(scores, masked.score(sentences), strict=True))
         contenders["minicons"] = lambda: peer.score(sentences, best)[0]
-    rate = interleaved_rates(contenders, repeats=options.repeats)
+    rate = interleaved(contenders, repeats=options.repeats)
     bars = [
         Bar(f"{size}: sentences/s over the bare forward's", rate["ours"] / rate["bare"], 0.8),
         Bar(f"{size}: Electric, times the masked LM", rate["Electric"] / rate["ours"], 15.0),
@@ -85,29 +90,12 @@ def _measure(
     return bars, details
 
 
-def make_scorers(layers: int, width: int, tokenizer: "PreTrainedTokenizerFast", folder: Path) -> "dict[str, Scorer]":
+def make_scorers(layers: int, width: int, tokenizer: PreTrainedTokenizerFast, folder: Path) -> dict[str, Scorer]:
     """A masked language model and an Electric of one size; the first also lies in `folder`/masked for the peer."""
-    import torch
-    from transformers import BertModel
-
-    from energylm.bundles.cloze_model import ClozeModel
-    from energylm.bundles.masked_language_model import MaskedLanguageModel
-    from energylm.bundles.model_folder import quiet_transformers
-    from energylm.bundles.scorer import ClozeScorer, MaskedScorer, Scorer
-    from energylm.energies.electric import TokenEnergy
-    from energylm.models.cloze_presets import build_masked_network
-
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network: Any = build_masked_network(
-            "bit-mini",
-            vocabulary_size=VOCABULARY,
-            max_length=LONGEST,
-            pad_token_id=tokenizer.pad_token_id,
-            overrides={"layers": layers, "width": width, "heads": width // 64},
-        )
-        network.eval()
-        encoder = BertModel(network.config, add_pooling_layer=False).eval()
+    shape = {"layers": layers, "width": width, "heads": width // 64}
+    sizes = {"vocabulary_size": VOCABULARY, "max_length": LONGEST, "pad_token_id": tokenizer.pad_token_id}
+    network: Any = seeded(lambda: build_masked_network("bit-mini", **sizes, overrides=shape)).eval()
+    encoder = seeded(lambda: BertModel(network.config, add_pooling_layer=False)).eval()
     with quiet_transformers():
         network.save_pretrained(folder / "masked")
         tokenizer.save_pretrained(folder / "masked")
@@ -117,20 +105,16 @@ def make_scorers(layers: int, width: int, tokenizer: "PreTrainedTokenizerFast", 
     }
 
 
-def _rate(scorer: "Scorer", sentences: list[str]) -> float:
-    start = time.perf_counter()
-    scorer.score(sentences)
-    return len(sentences) / (time.perf_counter() - start)
+def _rate(scorer: Scorer, sentences: list[str]) -> float:
+    return len(sentences) / seconds_of(partial(scorer.score, sentences))
 
 
 def bare_forward(reader: Any, sentences: list[str]) -> Callable[[], float]:
     """A function that runs the network alone over the batches of `reader` and tells its sentences/s."""
-    import torch
-
     network = reader.model.network
     batches: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def note(tokens_RS: "Tensor", lengths_R: "Tensor", hidden_RS: "Tensor", **source: Any) -> Any:
+    def note(tokens_RS: Tensor, lengths_R: Tensor, hidden_RS: Tensor, **source: Any) -> Any:
         batches.append((tokens_RS, lengths_R, hidden_RS))
         return usual(tokens_RS, lengths_R, hidden_RS, **source)
 
@@ -142,15 +126,13 @@ def bare_forward(reader: Any, sentences: list[str]) -> Callable[[], float]:
         del reader.model.model._logits_at
 
     @torch.no_grad()
-    def forward() -> float:
-        start = time.perf_counter()
+    def forward() -> None:
         for tokens_RS, lengths_R, hidden_RS in batches:
             real_RS = torch.arange(tokens_RS.shape[1]) < lengths_R[:, None]
             hidden_RSD = network.bert(input_ids=tokens_RS, attention_mask=real_RS.long()).last_hidden_state
             network.cls(hidden_RSD[hidden_RS])
-        return len(sentences) / (time.perf_counter() - start)
 
-    return forward
+    return lambda: len(sentences) / seconds_of(forward)
 
 
 class Minicons:
@@ -181,9 +163,6 @@ class Minicons:
 
 def peer_packages() -> Path:
     """The folder of minicons and what it needs beside torch, filled by pip on first use."""
-    from energylm.config.environment import home_folder
-    from energylm.files import atomic_folder
-
     folder = home_folder() / "peers" / PEER[0].replace("==", "-")
     if not folder.is_dir():
         with atomic_folder(folder) as temporary:

@@ -6,21 +6,26 @@ continuations have 40 each. A UniT energy shares the context as the sampler does
 """
 
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import GPT2LMHeadModel
 
 from energylm.benchmarks.harness import (
     Bar,
     BenchmarkResult,
     Options,
-    interleaved_rates,
+    interleaved,
     peak_megabytes,
     print_peak_megabytes,
+    seconds_of,
 )
+from energylm.benchmarks.inputs import bit_energy
 from energylm.benchmarks.shared_prefix import (
     CONTEXT,
     NEW,
@@ -31,17 +36,14 @@ from energylm.benchmarks.shared_prefix import (
     generate,
     make_network,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor
-    from transformers import GPT2LMHeadModel
-
-    from energylm.bundles.residual_model import ResidualModel
-    from energylm.energies.pooled import PooledEnergy
-    from energylm.training.energy_task import EnergyTask
-    from energylm.training.task import Batch
+from energylm.benchmarks.train import TimedUpdates
+from energylm.bundles.energy_reading import continuation_energies, sequence_energies
+from energylm.bundles.residual_model import ResidualModel
+from energylm.energies.pooled import PooledEnergy
+from energylm.models.causal import CausalLanguageModel
+from energylm.objectives.residual_energy import residual_nce
+from energylm.training.energy_task import EnergyTask
+from energylm.training.task import Batch
 
 N, CHUNKS, CLASSIFIER_BATCH = 1000, (128, 256, 512), 32
 MEMORY_N = (1_000, 100_000)
@@ -53,15 +55,22 @@ def run(options: Options) -> BenchmarkResult:
     network, context = make_network(), list(range(1, CONTEXT + 1))
     energies = {kind: make_energy(kind) for kind in ("unit", "bit")}
     chunk = n if options.quick else best_chunk_of_generate(network, context, list(CHUNKS), TOP_K)
-    contenders = {f"ours, {kind}": partial(_ours, network, energy, context, n) for kind, energy in energies.items()}
-    contenders |= {
-        f"plain, {kind}": partial(_plain, network, energy, context, chunk) for kind, energy in energies.items()
-    }
-    rate = interleaved_rates(contenders, repeats=options.repeats)
-    steps = 3 if options.quick else TRAIN_STEPS
-    training = interleaved_rates(
-        {"engine": partial(_engine, steps), "bare loop": partial(_bare_loop, steps)}, repeats=options.repeats
+    contenders = {}
+    for kind, energy in energies.items():
+        contenders[f"ours, {kind}"] = partial(_ours, network, energy, context, n)
+        contenders[f"plain, {kind}"] = partial(_plain, network, energy, context, chunk)
+    rate = interleaved(contenders, repeats=options.repeats)
+    updates = TimedUpdates(
+        _task,
+        _loss,
+        per_update=2 * TRAIN_BATCH,
+        batch=TRAIN_BATCH,
+        steps=3 if options.quick else TRAIN_STEPS,
+        learning_rate=LEARNING_RATE,
+        clip_norm=CLIP_NORM,
+        warmup_steps=1,
     )
+    training = updates.compared(repeats=options.repeats)
     memory = [peak_megabytes(__name__, str(count // 100 if options.quick else count)) for count in MEMORY_N]
     return BenchmarkResult(
         name="residual",
@@ -80,70 +89,45 @@ def run(options: Options) -> BenchmarkResult:
 class NetworkEnergy:
     """`contracts.ContinuationEnergy` of a bare network, without tokenizer and folder."""
 
-    def __init__(self, network: "PooledEnergy") -> None:
+    def __init__(self, network: PooledEnergy) -> None:
         self.network = network
 
-    def energies(self, tokens_BT: "Tensor", lengths_B: "Tensor") -> "Tensor":
-        from energylm.bundles.energy_reading import sequence_energies
-
+    def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
         return sequence_energies(self.network, tokens_BT, lengths_B)
 
     def continuation_energies(
-        self, contexts: Sequence[Sequence[int]], tokens_BNT: "Tensor", lengths_BN: "Tensor"
-    ) -> "Tensor":
-        from energylm.bundles.energy_reading import continuation_energies
-
+        self, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+    ) -> Tensor:
         return continuation_energies(self.network, contexts, tokens_BNT, lengths_BN)
 
 
-def make_energy(kind: str) -> "PooledEnergy":
-    import torch
-    from transformers import BertConfig, BertModel
-
-    from energylm.energies.pooled import PooledEnergy
-
+def make_energy(kind: str) -> PooledEnergy:
     if kind == "unit":
         return PooledEnergy(make_network().transformer, kind="unit").eval()
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        intermediate_size=4 * WIDTH,
-        max_position_embeddings=CONTEXT + NEW,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return PooledEnergy(BertModel(config, add_pooling_layer=False), kind="bit").eval()
+    return bit_energy(layers=4, width=WIDTH, heads=4, positions=CONTEXT + NEW, vocabulary_size=VOCABULARY)
 
 
-def _joint(network: "GPT2LMHeadModel", energy: "PooledEnergy") -> "ResidualModel":
-    from energylm.bundles.residual_model import ResidualModel
-    from energylm.models.causal import CausalLanguageModel
-
+def _joint(network: GPT2LMHeadModel, energy: PooledEnergy) -> ResidualModel:
     return ResidualModel(CausalLanguageModel(network, start_token_id=None, eos_token_id=None), NetworkEnergy(energy))
 
 
-def _ours(network: "GPT2LMHeadModel", energy: "PooledEnergy", context: list[int], n: int) -> float:
+def _ours(network: GPT2LMHeadModel, energy: PooledEnergy, context: list[int], n: int) -> float:
     """Continuations a second."""
     joint = _joint(network, energy)
-    start = time.perf_counter()
-    joint.sample(context, n=n, max_new_tokens=NEW, top_k=TOP_K, stop_at_eos=False)
-    return n / (time.perf_counter() - start)
+    sample = partial(joint.sample, context, n=n, max_new_tokens=NEW, top_k=TOP_K, stop_at_eos=False)
+    return n / seconds_of(sample)
 
 
-def _plain(network: "GPT2LMHeadModel", energy: "PooledEnergy", context: list[int], n: int) -> float:
+def _plain(network: GPT2LMHeadModel, energy: PooledEnergy, context: list[int], n: int) -> float:
     """One chunk of the plain way; all chunks are alike, so its rate is that of any n."""
-    import torch
 
-    start = time.perf_counter()
-    tokens_RT = generate(network, context, n, TOP_K)
-    with torch.no_grad():
-        energy_R = torch.cat(
-            [energy(part, torch.full((len(part),), CONTEXT + NEW)) for part in tokens_RT.split(CLASSIFIER_BATCH)]
-        )
-    torch.multinomial((-energy_R).softmax(0), 1)
-    return n / (time.perf_counter() - start)
+    @torch.no_grad()
+    def sample() -> None:
+        parts = generate(network, context, n, TOP_K).split(CLASSIFIER_BATCH)
+        energy_R = torch.cat([energy(part, torch.full((len(part),), CONTEXT + NEW)) for part in parts])
+        torch.multinomial((-energy_R).softmax(0), 1)
+
+    return n / seconds_of(sample)
 
 
 class _RandomContrast:
@@ -152,38 +136,20 @@ class _RandomContrast:
     def __len__(self) -> int:
         return 1024
 
-    def counts(self, contexts: "NDArray[np.int64]") -> "NDArray[np.int64]":
-        import numpy as np
-
+    def counts(self, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.full(len(contexts), 4)
 
-    def sequences(self, contexts: "NDArray[np.int64]", copies_BM: "NDArray[np.int64]") -> Any:
-        import numpy as np
-
+    def sequences(self, contexts: NDArray[np.int64], copies_BM: NDArray[np.int64]) -> Any:
         rows = len(contexts) * (1 + copies_BM.shape[1])
         return np.random.default_rng(int(contexts[0])).integers(VOCABULARY, size=(rows, CONTEXT + NEW))
 
 
-def _task() -> "tuple[EnergyTask, list[float]]":
-    """The task, and the times at which its batches are asked for."""
-    import torch
-
-    from energylm.training.energy_task import EnergyTask
-
-    times: list[float] = []
-
-    class TimedTask(EnergyTask):
-        """Notes when each batch is asked for."""
-
-        def batch(self, step: int, rows: range) -> "Batch":
-            times.append(time.perf_counter())
-            return super().batch(step, rows)
-
-    def encode(sequences: Any) -> "tuple[Tensor, Tensor]":
+def _task() -> EnergyTask:
+    def encode(sequences: Any) -> tuple[Tensor, Tensor]:
         tokens_ST = torch.as_tensor(sequences)
         return tokens_ST, torch.full((len(tokens_ST),), tokens_ST.shape[1])
 
-    task = TimedTask(
+    return EnergyTask(
         make_energy("bit"),
         _RandomContrast(),
         encode=encode,
@@ -191,55 +157,15 @@ def _task() -> "tuple[EnergyTask, list[float]]":
         global_batch=TRAIN_BATCH,
         save_model=lambda model, folder: folder.mkdir(),
     )
-    return task, times
 
 
-def _sequences_per_second(times: list[float]) -> float:
-    return (len(times) - 2) * 2 * TRAIN_BATCH / (times[-1] - times[1])
-
-
-def _engine(steps: int) -> float:
-    from energylm.config.training import TrainingConfig
-    from energylm.training.engine import train
-
-    config = TrainingConfig.checked(
-        {
-            "steps": steps,
-            "global_batch": TRAIN_BATCH,
-            "clip_norm": CLIP_NORM,
-            "optimizer": {"learning_rate": LEARNING_RATE},
-            "schedule": {"kind": "constant", "warmup_steps": 1},
-            "validation": {"every_steps": None},
-        }
-    )
-    task, times = _task()
-    with tempfile.TemporaryDirectory() as folder:
-        train(task, config, folder=Path(folder))
-    return _sequences_per_second(times)
-
-
-def _bare_loop(steps: int) -> float:
-    import torch
-
-    from energylm.objectives.residual_energy import residual_nce
-
-    task, times = _task()
-    network = task.model.train()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, eps=1e-6, weight_decay=0.0, fused=True)
-    for step in range(1, steps + 1):
-        batch = task.batch(step, range(TRAIN_BATCH))
-        energy_BJ = network(batch["tokens_ST"], batch["lengths_S"]).view(-1, 2)
-        residual_nce(energy_BJ[:, 0], energy_BJ[:, 1:]).mean().backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP_NORM)
-        optimizer.step()
-        optimizer.zero_grad()
-    return _sequences_per_second(times)
+def _loss(network: Any, batch: Batch) -> Tensor:
+    energy_BJ = network(batch["tokens_ST"], batch["lengths_S"]).view(-1, 2)
+    return residual_nce(energy_BJ[:, 0], energy_BJ[:, 1:]).mean()
 
 
 def _estimate_log_z(n: int) -> None:
     """log Z of one context from n samples, by small networks: larger ones would add the same constant for any n."""
-    from energylm.energies.pooled import PooledEnergy
-
     network = make_network(layers=1, width=64)
     energy = PooledEnergy(make_network(layers=1, width=64).transformer, kind="unit").eval()
     estimate = _joint(network, energy).log_partition([list(range(1, CONTEXT + 1))], n=n, max_new_tokens=NEW)

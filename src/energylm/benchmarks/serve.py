@@ -25,10 +25,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_rates
+from scipy.stats import theilslopes
+
+from energylm.apps import running
+from energylm.apps.serve.app import create_app
+from energylm.apps.serve.completer import Completer
+from energylm.apps.serve.queue import QUIET_SECONDS
+from energylm.apps.serve.services import Services
+from energylm.apps.serve.verb import ServeLimits
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved, private_megabytes, seconds_of
+from energylm.benchmarks.residual import NetworkEnergy
+from energylm.benchmarks.shared_prefix import make_network
+from energylm.bundles.residual_model import ResidualModel
+from energylm.energies.pooled import PooledEnergy
+from energylm.models.causal import CausalLanguageModel
 
 CONTEXT, NEW, CLIENTS, REQUESTS = 64, 16, 16, 128
 BARRED_CANDIDATES, SHOWN_CANDIDATES = (1, 4), (32,)
@@ -67,29 +79,22 @@ def run(options: Options) -> BenchmarkResult:
     with server(waiting=waiting, quick=options.quick) as (port, process):
         contenders = {}
         for count in candidates:
-            contenders[f"{count}: one"] = partial(
-                _rate, port, ClientLoad(), clients=1, requests=requests // 8, candidates=count
-            )
-            contenders[f"{count}: many"] = partial(
-                _rate, port, loads[count], clients=clients, requests=requests, candidates=count
-            )
-        rate = interleaved_rates(contenders, repeats=options.repeats)
+            ask = partial(_rate, port, candidates=count)
+            contenders[f"{count}: one"] = partial(ask, ClientLoad(), clients=1, requests=requests // 8)
+            contenders[f"{count}: many"] = partial(ask, loads[count], clients=clients, requests=requests)
+        rate = interleaved(contenders, repeats=options.repeats)
         memory, crowded = _crowds(port, process, crowd=crowd, crowds=3 if options.quick else CROWDS)
     bars = [
         Bar(f"{clients} clients over one, completions/s, {_words(count)}", _gain(rate, count), 3.0)
         for count in BARRED_CANDIDATES
     ]
+    who, foreseen = f"{crowd} clients, {waiting} may wait", foreseen_growth(memory.quiet, crowds=FORESEEN_CROWDS)
     bars += [
-        Bar(f"{crowd} clients, {waiting} may wait: answers neither right nor 429", crowded.unclean, 0, at_least=False),
-        Bar(f"{crowd} clients, {waiting} may wait: answered", crowded.statuses[200], waiting),
-        Bar(f"{crowd} clients, {waiting} may wait: refused with 429", crowded.statuses[429], 1),
+        Bar(f"{who}: answers neither right nor 429", crowded.unclean, 0, at_least=False),
+        Bar(f"{who}: answered", crowded.statuses[200], waiting),
+        Bar(f"{who}: refused with 429", crowded.statuses[429], 1),
         Bar("memory after the last crowd over the second", memory.quiet[-1] / memory.quiet[0], 1.1, at_least=False),
-        Bar(
-            f"memory foreseen after {FORESEEN_CROWDS} crowds over the second",
-            foreseen_growth(memory.quiet, crowds=FORESEEN_CROWDS),
-            1.1,
-            at_least=False,
-        ),
+        Bar(f"memory foreseen after {FORESEEN_CROWDS} crowds over the second", foreseen, 1.1, at_least=False),
     ]
     details: dict[str, Any] = {f"completions/s, {name}": value for name, value in rate.items()}
     details |= {f"gain, {_words(count)}": _gain(rate, count) for count in candidates}
@@ -124,9 +129,7 @@ def server(*, waiting: int, quick: bool) -> Iterator[tuple[int, subprocess.Popen
 def _rate(port: int, load: ClientLoad, *, clients: int, requests: int, candidates: int) -> float:
     """Completions a second of so many clients, each with its share of the requests."""
     shares = [range(client, requests, clients) for client in range(clients)]
-    start = time.perf_counter()
-    _all_ask(port, load, shares, candidates=candidates)
-    return requests / (time.perf_counter() - start)
+    return requests / seconds_of(partial(_all_ask, port, load, shares, candidates=candidates))
 
 
 @dataclass
@@ -139,22 +142,18 @@ class CrowdMemory:
 
 def _crowds(port: int, process: subprocess.Popen[str], *, crowd: int, crowds: int) -> tuple[CrowdMemory, ClientLoad]:
     """In each crowd everybody asks once at the same time."""
-    from energylm.apps.serve.queue import QUIET_SECONDS
-
     load, memory = ClientLoad(), CrowdMemory()
     for number in range(crowds):
         _all_ask(port, load, [range(client, client + 1) for client in range(crowd)], candidates=8)
         if number:
-            memory.at_once.append(anonymous_megabytes(process.pid))
+            memory.at_once.append(private_megabytes(process.pid))
             time.sleep(QUIET_SECONDS + 1)
-            memory.quiet.append(anonymous_megabytes(process.pid))
+            memory.quiet.append(private_megabytes(process.pid))
     return memory, load
 
 
 def foreseen_growth(megabytes: Sequence[float], *, crowds: int) -> float:
     """So many times the first value is to be expected after as many crowds more, by the median slope of all pairs."""
-    from scipy.stats import theilslopes
-
     return 1 + crowds * float(theilslopes(megabytes).slope) / megabytes[0]
 
 
@@ -172,7 +171,7 @@ def _ask(port: int, load: ClientLoad, seeds: range, *, candidates: int) -> None:
     """One client, one connection, one request after another."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     for seed in seeds:
-        prompt = [1 + (7 * seed + place) % 200 for place in range(CONTEXT)]
+        prompt = [1 + (7 * seed + position) % 200 for position in range(CONTEXT)]
         body = {"prompt": prompt, "max_tokens": NEW, "seed": seed, "top_k": 10, "energy": {"proposals": candidates}}
         connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
         answer = connection.getresponse()
@@ -180,25 +179,8 @@ def _ask(port: int, load: ClientLoad, seeds: range, *, candidates: int) -> None:
     connection.close()
 
 
-def anonymous_megabytes(process: int) -> float:
-    """Memory that is the process' own: mapped files do not count."""
-    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) / 1000
-
-
 def _serve(waiting: int, layers: int) -> None:
     """The server's process: prints its port and serves."""
-    from energylm.apps import running
-    from energylm.apps.serve.app import create_app
-    from energylm.apps.serve.completer import Completer
-    from energylm.apps.serve.services import Services
-    from energylm.apps.serve.verb import ServeLimits
-    from energylm.benchmarks.residual import NetworkEnergy
-    from energylm.benchmarks.shared_prefix import make_network
-    from energylm.bundles.residual_model import ResidualModel
-    from energylm.energies.pooled import PooledEnergy
-    from energylm.models.causal import CausalLanguageModel
-
     lm = CausalLanguageModel(make_network(layers=layers), start_token_id=None, eos_token_id=None)
     energy = NetworkEnergy(PooledEnergy(make_network(layers=layers).transformer, kind="unit").eval())
     services = Services("bench", Completer(ResidualModel(lm, energy), name="bench"))

@@ -6,24 +6,28 @@ products a continuation token needs (projections, attention over its context and
 """
 
 import sys
-import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GPT2LMHeadModel
 
 from energylm.benchmarks.harness import (
     Bar,
     BenchmarkResult,
     Options,
-    interleaved,
+    interleaved_seconds,
     matmul_flops_per_second,
-    median,
     peak_megabytes,
     print_peak_megabytes,
+    seconds_of,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import GPT2LMHeadModel
+from energylm.benchmarks.inputs import gpt2
+from energylm.config.sampling import Truncation
+from energylm.models.shared_prefix import SharedPrefixDecoder
+from energylm.samplers.continuations import sample_continuations
 
 LAYERS, WIDTH, HEADS, VOCABULARY = 4, 256, 4, 8192
 CONTEXT, NEW, N = 120, 40, 1024
@@ -33,10 +37,6 @@ MEMORY_N = (10_000, 100_000)
 
 
 def run(options: Options) -> BenchmarkResult:
-    from energylm.config.sampling import Truncation
-    from energylm.models.shared_prefix import SharedPrefixDecoder
-    from energylm.samplers.continuations import sample_continuations
-
     n = 32 if options.quick else N
     network = make_network()
     context = list(range(1, CONTEXT + 1))
@@ -45,7 +45,7 @@ def run(options: Options) -> BenchmarkResult:
     chunks = [chunk for chunk in CHUNKS if chunk <= n]
     best_chunk = {top_k: best_chunk_of_generate(network, context, chunks, top_k) for top_k in (TOP_K, 0)}
     limits = [matmul_flops_per_second()]
-    seconds = interleaved(
+    seconds = interleaved_seconds(
         {
             "ours top-k": partial(ours, truncation=Truncation(top_k=TOP_K)),
             "generate top-k": partial(generate, network, context, best_chunk[TOP_K], TOP_K),
@@ -57,7 +57,7 @@ def run(options: Options) -> BenchmarkResult:
     )
     # `generate` works off n in calls of one chunk, all alike, so one call a repeat gives its rate.
     drawn = {"ours top-k": n, "ours full": n, "generate top-k": best_chunk[TOP_K], "generate full": best_chunk[0]}
-    tokens_per_second = {name: count * NEW / median(seconds[name]) for name, count in drawn.items()}
+    tokens_per_second = {name: count * NEW / seconds[name] for name, count in drawn.items()}
     limit = median(limits)
     reached = tokens_per_second["ours top-k"] * flops_per_token() / limit
     memory = [peak_megabytes(__name__, str(count // 100 if options.quick else count)) for count in MEMORY_N]
@@ -82,25 +82,8 @@ def run(options: Options) -> BenchmarkResult:
     )
 
 
-def make_network(*, layers: int = LAYERS, width: int = WIDTH) -> "GPT2LMHeadModel":
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        n_layer=layers,
-        n_embd=width,
-        n_head=HEADS,
-        n_positions=CONTEXT + NEW,
-        vocab_size=VOCABULARY,
-        activation_function="gelu_pytorch_tanh",
-        bos_token_id=0,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network: GPT2LMHeadModel = GPT2LMHeadModel(config).eval()
-    return network
+def make_network(*, layers: int = LAYERS, width: int = WIDTH) -> GPT2LMHeadModel:
+    return gpt2(layers=layers, width=width, heads=HEADS, positions=CONTEXT + NEW, vocabulary_size=VOCABULARY)
 
 
 def flops_per_token() -> float:
@@ -110,10 +93,8 @@ def flops_per_token() -> float:
     return LAYERS * layer + 2 * WIDTH * VOCABULARY
 
 
-def generate(network: "GPT2LMHeadModel", context: list[int], chunk: int, top_k: int) -> "Tensor":
+def generate(network: GPT2LMHeadModel, context: list[int], chunk: int, top_k: int) -> Tensor:
     """(chunk, T): transformers' own continuations, the context included; top_k = 0 is untruncated."""
-    import torch
-
     ids = torch.tensor([context])
     writer: Any = network  # transformers types `generate` for a protocol that its own GPT-2 does not meet
     sequences: Tensor = writer.generate(
@@ -129,24 +110,15 @@ def generate(network: "GPT2LMHeadModel", context: list[int], chunk: int, top_k: 
     return sequences
 
 
-def best_chunk_of_generate(network: "GPT2LMHeadModel", context: list[int], chunks: list[int], top_k: int) -> int:
+def best_chunk_of_generate(network: GPT2LMHeadModel, context: list[int], chunks: list[int], top_k: int) -> int:
     """The chunk with the most continuations a second, by one call each."""
 
-    def rate(chunk: int) -> float:
-        start = time.perf_counter()
-        generate(network, context, chunk, top_k)
-        return chunk / (time.perf_counter() - start)
-
     generate(network, context, chunks[0], top_k)  # warm up
-    return max(chunks, key=rate)
+    return max(chunks, key=lambda chunk: chunk / seconds_of(partial(generate, network, context, chunk, top_k)))
 
 
 def _draw(n: int) -> None:
     """n continuations by a small network: a larger one would only add the same constant for any n, and hide growth."""
-    from energylm.config.sampling import Truncation
-    from energylm.models.shared_prefix import SharedPrefixDecoder
-    from energylm.samplers.continuations import sample_continuations
-
     drawn = sample_continuations(
         SharedPrefixDecoder(make_network(layers=1, width=64)),
         [list(range(1, CONTEXT + 1))],

@@ -10,22 +10,25 @@ against one sentence at a time.
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from energylm.benchmarks.harness import (
     Bar,
     BenchmarkResult,
     Options,
-    interleaved,
-    median,
+    interleaved_seconds,
     peak_megabytes,
     print_peak_megabytes,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from energylm.models.lstm_seq2seq import LSTMSeq2Seq
+from energylm.models.lstm_seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
+from energylm.objectives.cross_entropy import cross_entropy_sum
+from energylm.objectives.search_losses import soft_direct_loss, step_cost
+from energylm.search.beam import beam_search
+from energylm.search.continuous_beam import continuous_beam_search
 
 BARS = {3: 4.0, 5: 8.0}  # beam -> how many times the cross-entropy step
 ALPHA, STEPS, SOURCE_VOCABULARY = 1.0, 20, 1000
@@ -56,8 +59,7 @@ def run(options: Options) -> BenchmarkResult:
     bars: list[Bar] = []
     details: dict[str, Any] = {}
     for name, size in (QUICK if options.quick else SIZES).items():
-        seconds = interleaved(_training_steps(size, beams=tuple(BARS)), repeats=options.repeats)
-        step = {what: median(values) for what, values in seconds.items()}
+        step = interleaved_seconds(_training_steps(size, beams=tuple(BARS)), repeats=options.repeats)
         for beam, bar in BARS.items():
             ratio = step[f"beam {beam}"] / step["stepped"]
             bars.append(Bar(f"{name}: soft beam {beam} over stepped cross-entropy", ratio, bar, at_least=False))
@@ -69,10 +71,6 @@ def run(options: Options) -> BenchmarkResult:
 
 
 def _decoding(options: Options, details: dict[str, Any]) -> Bar:
-    import torch
-
-    from energylm.search.beam import beam_search
-
     size = next(iter(QUICK.values())) if options.quick else SIZES["supertags, hidden 512"]
     network, source_BS, lengths_B, _ = _setting(size, batch=SENTENCES)
 
@@ -83,8 +81,8 @@ def _decoding(options: Options, details: dict[str, Any]) -> Bar:
             stepper = network.stepper(source_BS[rows], lengths_B[rows])
             beam_search(stepper, beam=3, lengths_B=lengths_B[rows], eos_token_id=size.eos)
 
-    seconds = interleaved({"batch": lambda: decode(SENTENCES), "single": lambda: decode(1)}, repeats=options.repeats)
-    rate = {name: SENTENCES / median(values) for name, values in seconds.items()}
+    contenders = {"batch": lambda: decode(SENTENCES), "single": lambda: decode(1)}
+    rate = {name: SENTENCES / value for name, value in interleaved_seconds(contenders, repeats=options.repeats).items()}
     details |= {f"sentences/s by hard beam, {name}": value for name, value in rate.items()}
     return Bar("hard beam in batches over one sentence at a time", rate["batch"] / rate["single"], DECODING_BAR)
 
@@ -98,11 +96,7 @@ def _memory(options: Options, details: dict[str, Any]) -> Bar:
     return Bar("memory of beam 8 over that of beam 4 (linear: 2, quadratic: 4)", growth, MEMORY_BAR, at_least=False)
 
 
-def _setting(size: Size, *, batch: int | None = None) -> "tuple[LSTMSeq2Seq, Tensor, Tensor, Tensor]":
-    import torch
-
-    from energylm.models.lstm_seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
-
+def _setting(size: Size, *, batch: int | None = None) -> tuple[LSTMSeq2Seq, Tensor, Tensor, Tensor]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = LSTMSeq2Seq(
@@ -123,17 +117,10 @@ def _setting(size: Size, *, batch: int | None = None) -> "tuple[LSTMSeq2Seq, Ten
 
 def _training_steps(size: Size, *, beams: tuple[int, ...]) -> dict[str, Callable[[], None]]:
     """One forward and backward pass of each kind, on the same batch."""
-    import torch
-    import torch.nn.functional as F
-
-    from energylm.objectives.cross_entropy import cross_entropy_sum
-    from energylm.objectives.search_losses import soft_direct_loss, step_cost
-    from energylm.search.continuous_beam import continuous_beam_search
-
     network, source_BS, lengths_B, gold_BT = _setting(size)
     cost = step_cost("hamming", vocabulary_size=size.vocabulary)
 
-    def descend(loss: "Tensor") -> None:
+    def descend(loss: Tensor) -> None:
         loss.backward()
         network.zero_grad()
 

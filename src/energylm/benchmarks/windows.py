@@ -13,11 +13,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, median
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, private_megabytes
 from energylm.data.corpus import Corpus
 from energylm.data.manifest import MANIFEST_FILE, Manifest, SplitCounts, TokenizerRecord, token_dtype
 from energylm.data.shards import PartWriter
@@ -37,22 +38,22 @@ def run(options: Options) -> BenchmarkResult:
     with tempfile.TemporaryDirectory(prefix="energylm-bench-") as name:
         corpus = write_corpus(Path(name), windows=windows)
         command = [sys.executable, "-m", __name__, name, str(options.repeats), str(at_once)]
-        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        measured = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return BenchmarkResult(
         "windows",
         bars=[
-            Bar("seconds to open", found["open"], 1.0, at_least=False),
-            Bar("seconds to the first batch", found["first_batch"], 1.0, at_least=False),
-            Bar("private memory, RssAnon [MB]", found["megabytes"], 500, at_least=False),
-            Bar("shuffled windows/s", found["windows_per_second"], 1e6),
+            Bar("seconds to open", measured["open"], 1.0, at_least=False),
+            Bar("seconds to the first batch", measured["first_batch"], 1.0, at_least=False),
+            Bar("private memory, RssAnon [MB]", measured["megabytes"], 500, at_least=False),
+            Bar("shuffled windows/s", measured["windows_per_second"], 1e6),
         ],
         details={
-            "windows": found["windows"],
+            "windows": measured["windows"],
             "tokens [GB]": corpus.splits["train"].tokens * np.dtype(corpus.dtype).itemsize / 1e9,
             "documents": corpus.splits["train"].documents,
-            "seconds to verify all shards": found["verify"],
-            "shuffled windows/s, packed": found["packed_windows_per_second"],
-            "positions shuffled/s": found["positions_per_second"],
+            "seconds to verify all shards": measured["verify"],
+            "shuffled windows/s, packed": measured["packed_windows_per_second"],
+            "positions shuffled/s": measured["positions_per_second"],
         },
     )
 
@@ -134,12 +135,6 @@ def _order(size: int, positions: range) -> np.ndarray:
 
 def _read(windows: Windows, positions: range) -> np.ndarray:
     return windows.gather(_order(len(windows), positions))
-
-
-def private_megabytes() -> float:
-    """The memory that this process has for itself, without mapped files."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))) / 1000
 
 
 if __name__ == "__main__":

@@ -55,15 +55,15 @@ VERBS: dict[str, str] = {
     "study new": "apps.study.new:StudyNew",
     "study invite": "apps.study.verbs:StudyInvite",
     "study serve": "apps.study.verbs:StudyServe",
-    "study simulate": "apps.study.simulate:StudySimulate",
+    "study simulate": "apps.study.verbs:StudySimulate",
     "study report": "apps.study.verbs:StudyReport",
     "study export": "apps.study.verbs:StudyExport",
 }
 STEPS_ONLY: dict[str, str] = {
     "finetune-summary": "cloze.finetune:FinetuneSummary",
     "pretrain-costs": "cloze.pretrain_costs:PretrainCosts",
-    "sampled-text": "joint.analyses:SampledText",
-    "repetitions": "joint.analyses:Repetitions",
+    "sampled-text": "joint.sampled_text:SampledText",
+    "repetitions": "joint.repetitions:Repetitions",
     "discrimination": "detect.probe:Discriminate",
     "likelihood": "detect.probe:FitLikelihood",
     "grid cells": "detect.probe:GatherCells",
@@ -72,7 +72,7 @@ STEPS_ONLY: dict[str, str] = {
     "seq2seq line": "seq2seq.line:LineSeq2Seq",
     "exact study": "chains.exact_study:ExactStudy",
     "study": "apps.study.new:StudyStep",
-    "study-panel": "apps.study.simulate:StudyPanel",
+    "study-panel": "apps.study.verbs:StudyPanel",
 }
 GROUPS: dict[str, str] = {  # help of the groups
     "corpus": "Turn text, JSONL, Parquet or a Hugging Face data set into tokenised shards.",

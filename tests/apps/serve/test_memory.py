@@ -30,11 +30,11 @@ from energylm.testing import TabularEnergy, TabularLanguageModel
 # of 30 MB teaches glibc to keep what is freed. Prints the megabytes that are held: freed, trimmed, given back.
 FREED_BY_A_THREAD = """
 import ctypes, os, threading
-from energylm.benchmarks.serve import anonymous_megabytes
+from energylm.benchmarks.harness import private_megabytes
 from energylm.apps import running
 
 def held(before=0.0):
-    return anonymous_megabytes(os.getpid()) - before
+    return private_megabytes(os.getpid()) - before
 
 def take_and_free(is_kept):
     return [block for number, block in enumerate([b"x" * 100_000 for _ in range(490)]) if is_kept(number)]

@@ -38,6 +38,6 @@ def answer_all(store, rater, choose=right_side, limit=10_000):
         item = store.next_item(rater)
         if item is None:
             break
-        assert store.answer(rater, item.id, choose(item), 1.0).status == "stored"
+        assert store.answer(rater, item.id, choose(item), 1.0) == "stored"
         seen.append(item)
     return seen

@@ -7,8 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from energylm.apps.security import SECURITY_HEADERS, hash_token, new_token
-from energylm.apps.study.app import create_study_app
-from energylm.apps.study.owner import COOKIE, SESSION_SECONDS, Sessions, owner_view
+from energylm.apps.study.app import COOKIE, SESSION_SECONDS, Sessions, create_study_app, owner_view
 from energylm.apps.study.store import StudyStore
 from energylm.errors import BusyError, DataError, DiskFull
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from energylm.apps.study.records import StudyAnswer
 from energylm.apps.study.report import odds_table, preference_table, rules, study_sections
+from energylm.apps.study.turns import StudyAnswer
 from energylm.apps.study.votes import sift, study_outcome
 from energylm.report.report import write_report
 

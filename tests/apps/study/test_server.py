@@ -18,10 +18,7 @@ PATIENCE_SECONDS = 300  # a busy machine takes its time to start a server; nothi
 ITEM = re.compile(r'name="item" value="(\w+)"')
 
 # A server that says thank you first and would write later: what a kill must bring to light.
-FORGETFUL = (
-    "from energylm.apps.study.store import StudyStore\nfrom energylm.apps.study.records import Outcome\n"
-    "StudyStore.answer = lambda *_: Outcome('stored', 'later')\n"
-)
+FORGETFUL = "from energylm.apps.study.store import StudyStore\nStudyStore.answer = lambda *_: 'stored'\n"
 RUN = "import sys\nfrom energylm.cli.main import main\nsys.argv[0] = 'energylm'\nmain()\n"
 
 

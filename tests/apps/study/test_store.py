@@ -217,9 +217,9 @@ def test_an_abandoned_pair_is_handed_to_another_rater(tmp_path, clock):
     assert store.next_item(second) is None  # not yet
     clock.now += 2
     assert take_pair(store, second).id == item.id
-    assert store.answer(first, item.id, "left", 1.0).status == "handed over"
-    assert store.answer(second, item.id, "left", 1.0).status == "stored"
-    assert store.answer(first, item.id, "left", 1.0).status == "handed over"
+    assert store.answer(first, item.id, "left", 1.0) == "handed over"
+    assert store.answer(second, item.id, "left", 1.0) == "stored"
+    assert store.answer(first, item.id, "left", 1.0) == "handed over"
     assert [answer.rater for answer in store.answers() if answer.kind == "pair"] == ["second"]
     assert take_pair(store, first) is None  # never the same pair twice, answered or not
     store.close()
@@ -231,7 +231,7 @@ def test_an_abandoned_pair_that_nobody_took_stays_with_its_rater(tmp_path, clock
     assert store.next_item(first).id == item.id  # the rater is back: the clock starts again
     clock.now += 50
     assert store.next_item(second) is None
-    assert store.answer(first, item.id, "right", 1.0).status == "stored"
+    assert store.answer(first, item.id, "right", 1.0) == "stored"
     clock.now += 1000
     assert take_pair(store, second) is None
     store.close()
@@ -241,9 +241,9 @@ def test_the_same_answer_twice_is_one_and_another_is_refused(tmp_path):
     with opened(tmp_path / "s") as store:
         rater = store.add_rater("r", "h")
         item = store.next_item(rater)
-        assert store.answer(rater, item.id, "left", 2.5).status == "stored"
-        assert store.answer(rater, item.id, "left", 9.0).status == "repeated"
-        assert store.answer(rater, item.id, "right", 2.5).status == "refused"
+        assert store.answer(rater, item.id, "left", 2.5) == "stored"
+        assert store.answer(rater, item.id, "left", 9.0) == "repeated"
+        assert store.answer(rater, item.id, "right", 2.5) == "refused"
         (answer,) = store.answers()
         assert (answer.choice, answer.seconds) == ("left", 2.5)
 
@@ -386,7 +386,7 @@ def test_kill_9_of_a_writer_loses_no_acknowledged_answer(tmp_path):
         assert stored[: len(told)] == told and len(stored) <= len(told) + 1  # one may be stored and not yet told
         rater = store.rater_by_token_hash("a").id
         item = store.next_item(rater)  # and its rater goes on
-        assert item.id not in told and store.answer(rater, item.id, "left", 1.0).status == "stored"
+        assert item.id not in told and store.answer(rater, item.id, "left", 1.0) == "stored"
     database = sqlite3.connect(tmp_path / "s" / "study.sqlite")
     assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     database.close()

@@ -12,9 +12,8 @@ from energylm.apps.study.making import describe_study, new_study
 from energylm.apps.study.new import StudyNew
 from energylm.apps.study.panel import Panel, expected_exclusions, planted_rates, run_panel
 from energylm.apps.study.report import exported_answers, report_study
-from energylm.apps.study.simulate import StudySimulate
 from energylm.apps.study.store import StudyStore
-from energylm.apps.study.verbs import StudyInvite, StudyServe
+from energylm.apps.study.verbs import StudyInvite, StudyServe, StudySimulate
 from energylm.errors import BusyError, ConfigError, DataError
 from energylm.files import folder_lock
 
@@ -180,7 +179,7 @@ def test_models_complete_windows_of_a_corpus(tmp_path, model_folder, energy_fold
 
 def test_killed_while_models_draw_it_goes_on(tmp_path, model_folder, corpus_folder, monkeypatch):
     """Stopped in its second block; the first is not drawn again, and the study is the undisturbed one's."""
-    from energylm.apps.study import completions as study_completions
+    from energylm.apps.study import making
     from energylm.bundles.language_model import LanguageModel
 
     config = StudyNew.checked(
@@ -194,7 +193,7 @@ def test_killed_while_models_draw_it_goes_on(tmp_path, model_folder, corpus_fold
             "design": {"qualification": {"items": 2}, "max_pairs_per_rater": 3},
         }
     )
-    monkeypatch.setattr(study_completions, "_AT_ONCE", 4)
+    monkeypatch.setattr(making, "_AT_ONCE", 4)
     alone = new_study(config, output=tmp_path / "alone", salt="x").study
     sample, firsts = LanguageModel.sample, []
 

@@ -9,28 +9,51 @@
 
 A rater's page is a plain form: it works without a script, and whatever the browser forgets the store remembers. Nothing
 is written without a token, and requests that another site started are turned away besides. Tokens are looked up by
-their hash, stand in no log (the server writes none of requests) and in no referrer.
+their hash, stand in no log (the server writes none of requests) and in no referrer. The owner's token comes in the body
+of a form and is kept by nobody; the browser gets a random cookie instead, which this process remembers as a hash and
+forgets after some hours. Scripts send `Authorization: Bearer TOKEN`.
 
-Relations  `store` decides and remembers; `owner` is the owner's part; `pages` makes the pages.
+Relations  `store` decides and remembers; `pages` makes the pages.
 """
 
-from typing import Annotated
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from threading import Lock
+from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from energylm.apps.security import SECURITY_HEADERS, BodyLimit, RefusedRequest, add_security_headers, hash_token
-from energylm.apps.study.owner import owner_router, pages
-from energylm.apps.study.records import CHOICES, Rater, Standing
+from energylm.apps.pages import pages_of
+from energylm.apps.security import (
+    SECURITY_HEADERS,
+    BodyLimit,
+    RefusedRequest,
+    SafeJSON,
+    add_security_headers,
+    error_answer,
+    hash_token,
+    new_token,
+    token_matches,
+)
+from energylm.apps.study.design import StudyDesign
 from energylm.apps.study.store import StudyStore
+from energylm.apps.study.turns import CHOICES, Rater, Standing
 from energylm.errors import BusyError, DiskFull, EnergyLMError
+from energylm.estimators.rater_agreement import krippendorff_alpha
 from energylm.progress import say
 
+PAGES = pages_of("energylm.apps.study")
 MAX_BODY_BYTES = 4096
 MAX_FIELDS = 8
 LONGEST_SECONDS = 1e7  # four months on one comparison
+COOKIE = "energylm_owner"
+SESSION_SECONDS = 12 * 3600
+MOST_SESSIONS = 64
 
 
 def create_study_app(store: StudyStore) -> FastAPI:
@@ -39,9 +62,9 @@ def create_study_app(store: StudyStore) -> FastAPI:
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
     add_security_headers(app)
     _add_error_pages(app, str(store.study.folder))
-    app.include_router(pages().static_router())
+    app.include_router(PAGES.static_router())
     app.include_router(_rater_router(store))
-    app.include_router(owner_router(store, form=read_form))
+    app.include_router(_owner_router(store))
 
     @app.get("/healthz")
     def healthz() -> JSONResponse:
@@ -70,13 +93,13 @@ def _rater_router(store: StudyStore) -> APIRouter:
         choice = next((choice for choice in CHOICES if choice == form.get("choice")), None)
         if choice is None:
             raise RefusedRequest(400, f"An answer is one of {', '.join(CHOICES)}. Please go back and choose one.")
-        outcome = store.answer(rater.id, form.get("item", ""), choice, _seconds(form.get("seconds", "")))
-        if outcome.kept:
+        status = store.answer(rater.id, form.get("item", ""), choice, _seconds(form.get("seconds", "")))
+        if status in ("stored", "repeated"):
             return RedirectResponse(f"/r/{token}", status_code=303)
         notice = {
             "refused": "That comparison was answered before, and the first answer stays. Here is the next one.",
             "handed over": "That comparison was open for too long and went to another reader. Here is the next one.",
-        }[outcome.status]
+        }[status]
         return _current_page(store, token, rater, notice=notice, status=409)
 
     return router
@@ -124,8 +147,8 @@ def _current_page(store: StudyStore, token: str, rater: Rater, *, notice: str = 
     item = store.next_item(rater.id)
     if item is None:
         heading, paragraphs = _why_none(store.standing(rater.id))
-        return pages().page("message.html", heading=heading, paragraphs=paragraphs)
-    return pages().page(
+        return PAGES.page("message.html", heading=heading, paragraphs=paragraphs)
+    return PAGES.page(
         "rater_item.html",
         status=status,
         item=item,
@@ -168,6 +191,110 @@ def _why_none(standing: Standing) -> tuple[str, list[str]]:
 _NO_RATER = "This link is not known here. Please check that it was copied as a whole, or ask whoever sent it to you."
 
 
+class Sessions:
+    """Who has shown the owner's token: hashes of cookies and when they end. The oldest gives way."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._ends, self._lock = clock, dict[str, float](), Lock()
+
+    def open(self) -> str:
+        cookie = new_token()
+        with self._lock:
+            while len(self._ends) >= MOST_SESSIONS:
+                del self._ends[next(iter(self._ends))]
+            self._ends[hash_token(cookie)] = self._clock() + SESSION_SECONDS
+        return cookie
+
+    def knows(self, cookie: str) -> bool:
+        return self._ends.get(hash_token(cookie), 0.0) > self._clock()
+
+    def close(self, cookie: str) -> None:
+        self._ends.pop(hash_token(cookie), None)
+
+
+def _owner_router(store: StudyStore) -> APIRouter:
+    router, sessions = APIRouter(), Sessions()
+
+    def is_owner(token: str) -> bool:
+        digest = store.owner_hash()
+        return digest is not None and token_matches(token, digest)
+
+    @router.get("/owner")
+    def owner_page(request: Request) -> Response:
+        if not sessions.knows(request.cookies.get(COOKIE, "")):
+            return PAGES.page("owner_login.html", is_set=store.owner_hash() is not None, wrong=False)
+        return PAGES.page("owner.html", **owner_view(store))
+
+    @router.post("/owner")
+    def log_in(request: Request, fields: Annotated[dict[str, str], Depends(read_form)]) -> Response:
+        if not is_owner(fields.get("token", "").strip()):
+            return PAGES.page("owner_login.html", status=403, is_set=store.owner_hash() is not None, wrong=True)
+        answer = RedirectResponse("/owner", status_code=303)
+        answer.set_cookie(
+            COOKIE,
+            sessions.open(),
+            max_age=SESSION_SECONDS,
+            path="/owner",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return answer
+
+    @router.post("/owner/leave", dependencies=[Depends(read_form)])
+    def log_out(request: Request) -> Response:
+        sessions.close(request.cookies.get(COOKIE, ""))
+        answer = RedirectResponse("/owner", status_code=303)
+        answer.delete_cookie(COOKIE, path="/owner")
+        return answer
+
+    @router.get("/owner/progress")
+    def progress(request: Request) -> Response:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not is_owner(token.strip()):
+            return error_answer(
+                401, "send the owner's token as `Authorization: Bearer TOKEN`", headers={"www-authenticate": "Bearer"}
+            )
+        return SafeJSON(owner_view(store))
+
+    return router
+
+
+def owner_view(store: StudyStore) -> dict[str, Any]:
+    """The numbers of the page. Which model is ahead is not among them: whoever looks until the numbers please has not
+    tested anything; `energylm study report` tells it when the study is done."""
+    progress, design, now = store.progress(), store.study.design, time.time()
+    pairs = [answer for answer in store.answers() if answer.kind == "pair"]
+    votes = {(answer.rater, answer.item): answer.preferred or "tie" for answer in pairs}
+    return asdict(progress) | {
+        "title": design.title,
+        "agreement": krippendorff_alpha(votes),
+        "pairs_with_two_votes": sum(count > 1 for count in Counter(item for _, item in votes).values()),
+        "checks_answered": sum(standing.checks_answered for standing in progress.raters),
+        "checks_right": sum(standing.checks_right for standing in progress.raters),
+        "needed": design.qualification.needed,
+        "check_mark": design.exclusion.check_mark,
+        "raters": [_rater(standing, design, now) for standing in progress.raters],
+    }
+
+
+def _rater(standing: Standing, design: StudyDesign, now: float) -> dict[str, Any]:
+    facts = asdict(standing)
+    return facts | {
+        "label": facts.pop("rater")["label"],
+        "checks_kept": standing.checks_right >= design.exclusion.needed_checks(standing.checks_answered),
+        "last_seen_words": "never" if standing.last_seen is None else _ago(now - standing.last_seen),
+    }
+
+
+def _ago(seconds: float) -> str:
+    for name, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {name}{'s' if count > 1 else ''} ago"
+    return "just now"
+
+
 def _add_error_pages(app: FastAPI, folder: str) -> None:
     """Whatever goes wrong is a short page; of a failure of ours it tells no more than that, and the log the rest."""
 
@@ -196,4 +323,4 @@ def _add_error_pages(app: FastAPI, folder: str) -> None:
 
 
 def _error_page(status: int, message: str) -> Response:
-    return pages().page("message.html", status=status, heading="This did not work", paragraphs=[message])
+    return PAGES.page("message.html", status=status, heading="This did not work", paragraphs=[message])

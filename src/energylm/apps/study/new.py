@@ -1,6 +1,7 @@
 """`energylm study new`: a study to be made from files of completions, or from models that complete prefixes."""
 
 import shutil
+from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -32,6 +33,10 @@ class StudyModel(Config):
     energy: str | None = Field(None, description="An energy folder: completions come by joint sampling.")
     candidates: int | None = Field(None, ge=2, description="Candidates of joint sampling; none = as many as others'.")
     truncation: Truncation = Field(Truncation(top_k=10), description="The paper's human evaluation takes top-k 10.")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.language_model,) if self.energy is None else (self.language_model, self.energy)
 
     def joint_sampling(self, new_tokens: int) -> JointSampling:
         assert self.candidates is not None
@@ -133,7 +138,7 @@ class StudyNew(Verb):
     def compared(self) -> tuple[tuple[str, str], ...]:
         if self.comparisons is not None:
             return self.comparisons
-        return tuple((first, second) for index, first in enumerate(self.names) for second in self.names[index + 1 :])
+        return tuple(combinations(self.names, 2))
 
     @property
     def drawn_by(self) -> tuple[StudyModel, ...]:

@@ -22,10 +22,10 @@ import numpy as np
 from scipy.stats import binomtest
 
 from energylm.apps.study.design import Known, Study, read_study
-from energylm.apps.study.records import Item, RaterChoice
 from energylm.apps.study.report import preference_table, study_sections
-from energylm.apps.study.simulate import StudySimulate
 from energylm.apps.study.store import StudyStore
+from energylm.apps.study.turns import Item, RaterChoice
+from energylm.apps.study.verbs import StudySimulate
 from energylm.apps.study.votes import RaterVerdict, StudyOutcome, study_outcome
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.rater_odds import pass_probability

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from energylm.apps.study.design import DATABASE_FILE, Study, StudyDesign, read_study
-from energylm.apps.study.records import StudyAnswer
 from energylm.apps.study.store import StudyStore
+from energylm.apps.study.turns import StudyAnswer
 from energylm.apps.study.votes import ComparisonOutcome, RaterVerdict, StudyOutcome, study_outcome
 from energylm.errors import DataError
 from energylm.estimators.pairwise_preference import Rate

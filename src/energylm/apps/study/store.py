@@ -7,24 +7,107 @@ A pair goes to at most `raters_per_pair` raters at a time and never twice to one
 `abandon_after_seconds` and another rater could take it, it is handed over; its first rater may still answer as long as
 nobody has taken it.
 
-Relations  `design` the folder; `turns` what comes next; `database` the tables; `records` what goes in and out.
+The database is SQLite in WAL mode: raters (label, hash of the personal token), assignments (which item was handed to
+whom, when, in which order and on which side) and answers, one for an assignment at most, where triggers refuse every
+UPDATE and DELETE. `synchronous=FULL` syncs the log at every commit: an answer that was acknowledged survives `kill -9`
+and power cuts.
+
+Relations  `design` the folder; `turns` what comes next.
 """
 
 import math
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Float,
+    ForeignKey,
+    Integer,
+    MetaData,
+    Row,
+    String,
+    Table,
+    UniqueConstraint,
+    bindparam,
+    create_engine,
+    event,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.exc import DatabaseError, IntegrityError
 
-from energylm.apps.study.database import ANSWERS, ASSIGNMENTS, FACTS, RATERS, open_database, transaction
 from energylm.apps.study.design import DATABASE_FILE, Pair, Study, read_study
-from energylm.apps.study.records import CHOICES, Item, Outcome, Rater, RaterChoice, Standing, StudyAnswer, StudyProgress
-from energylm.apps.study.turns import Turn, may_have_more_pairs, next_turn, shown, standing, ties_allowed, writers
-from energylm.errors import DataError
+from energylm.apps.study.turns import (
+    CHOICES,
+    AnswerStatus,
+    Item,
+    Rater,
+    RaterChoice,
+    Standing,
+    StudyAnswer,
+    StudyProgress,
+    Turn,
+    may_have_more_pairs,
+    next_turn,
+    shown,
+    standing,
+    ties_allowed,
+    writers,
+)
+from energylm.errors import BusyError, DataError, DiskFull, EnergyLMError
+
+BUSY_SECONDS = 30
+WRITES = "energylm_writes"  # the execution option that makes a transaction take the write lock at its beginning
+
+METADATA = MetaData()
+FACTS = Table("facts", METADATA, Column("name", String, primary_key=True), Column("value", String, nullable=False))
+RATERS = Table(
+    "raters",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("label", String, nullable=False, unique=True),
+    Column("token_hash", String, nullable=False, unique=True),
+    Column("created_at", Float, nullable=False),
+)
+ASSIGNMENTS = Table(
+    "assignments",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("rater_id", ForeignKey("raters.id"), nullable=False),
+    Column("item", String, nullable=False, index=True),
+    Column("kind", String, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("block", Integer),
+    Column("swapped", Integer, nullable=False),
+    Column("opened_at", Float, nullable=False),
+    Column("touched_at", Float, nullable=False),  # handed out again to the same rater
+    Column("released_at", Float),  # handed over to another rater
+    UniqueConstraint("rater_id", "item"),
+    UniqueConstraint("rater_id", "position"),
+)
+ANSWERS = Table(
+    "answers",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("assignment_id", ForeignKey("assignments.id"), nullable=False, unique=True),
+    Column("choice", String, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("answered_at", Float, nullable=False),
+)
+_TRIGGER = (
+    "CREATE TRIGGER IF NOT EXISTS answers_{event} BEFORE {event} ON answers "
+    "BEGIN SELECT RAISE(ABORT, 'answers are never altered'); END"
+)
 
 _STUDY, _OWNER, _SIMULATED = "study", "owner", "simulated"  # facts
 
@@ -77,7 +160,7 @@ class StudyStore:
     def __init__(self, study: Study, *, clock: Callable[[], float], durable: bool) -> None:
         self.study, self._clock = study, clock
         self._path = study.folder / DATABASE_FILE
-        self._engine = open_database(self._path, durable=durable)
+        self._engine = _open_database(self._path, durable=durable)
         with self._writing() as database:
             known = _fact(database, _STUDY)
             if known is None:
@@ -159,8 +242,9 @@ class StudyStore:
             database.execute(HAND_OUT, values)
             return shown(self.study, new)
 
-    def answer(self, rater_id: int, item_id: str, choice: RaterChoice, seconds: float) -> Outcome:
-        """Store one answer. Sent again it changes nothing; another answer to the same item is refused."""
+    def answer(self, rater_id: int, item_id: str, choice: RaterChoice, seconds: float) -> AnswerStatus:
+        """Store one answer. Sent again it changes nothing; another answer to the same item is refused, and so is one to
+        a pair that lay open too long and went to another rater."""
         if choice not in CHOICES:
             raise DataError(f"an answer is one of {', '.join(CHOICES)}, came {choice!r:.40}")
         if not math.isfinite(seconds) or seconds < 0:
@@ -174,16 +258,16 @@ class StudyStore:
             if choice == "tie" and not ties_allowed(self.study, turn.kind):
                 raise DataError('"tie" is not among the answers here; choose left or right')
             if turn.choice == choice:
-                return Outcome("repeated", "this very answer was stored before")
+                return "repeated"
             if turn.choice is not None:
-                return Outcome("refused", f"this was answered {turn.choice!r} before, and answers stay as they are")
+                return "refused"
             if turn.released:
                 if self._hands(database, item_id) >= self.study.design.raters_per_pair:
-                    return Outcome("handed over", "this pair lay open too long and went to another rater")
+                    return "handed over"
                 database.execute(RELEASE, {"assignment": turn.assignment, "now": None})
             values = {"assignment_id": turn.assignment, "choice": choice, "seconds": float(seconds), "answered_at": now}
             database.execute(STORE, values)
-        return Outcome("stored", "stored")
+        return "stored"
 
     def standing(self, rater_id: int) -> Standing:
         with self._reading() as database:
@@ -261,10 +345,65 @@ class StudyStore:
         return [_turn(row) for row in database.execute(TURNS, {"rater": rater_id}).all()]
 
     def _writing(self) -> AbstractContextManager[Connection]:
-        return transaction(self._engine, self._path, writes=True)
+        return _transaction(self._engine, self._path, writes=True)
 
     def _reading(self) -> AbstractContextManager[Connection]:
-        return transaction(self._engine, self._path, writes=False)
+        return _transaction(self._engine, self._path, writes=False)
+
+
+def _open_database(path: Path, *, durable: bool) -> Engine:
+    """The engine of a study's database, made where it is not there yet."""
+    engine = create_engine(f"sqlite:///{path}", pool_size=8, max_overflow=32)
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
+        connection.isolation_level = None  # the driver must not begin transactions by itself: the event below does
+        for pragma in (
+            f"busy_timeout={1000 * BUSY_SECONDS}",
+            "journal_mode=WAL",
+            f"synchronous={'FULL' if durable else 'OFF'}",
+            "foreign_keys=ON",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get(WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    with _transaction(engine, path, writes=True) as database:
+        METADATA.create_all(database)
+        for altering in ("UPDATE", "DELETE"):
+            database.exec_driver_sql(_TRIGGER.format(event=altering))
+    return engine
+
+
+@contextmanager
+def _transaction(engine: Engine, path: Path, *, writes: bool) -> Iterator[Connection]:
+    """All or nothing. Writers take their turn from the beginning, so what one has read stays true until it commits."""
+    try:
+        with engine.connect() as connection:
+            with connection.execution_options(**{WRITES: writes}).begin():
+                yield connection
+    except DatabaseError as error:
+        explained = _explained(error, path)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def _explained(error: DatabaseError, path: Path) -> EnergyLMError | None:
+    """The database's own trouble in our words; None for anything else."""
+    reason = str(error.orig)
+    if "locked" in reason:
+        return BusyError(f"{path} was locked by another process for {BUSY_SECONDS} seconds; try again")
+    if "full" in reason:
+        return DiskFull(f"no space left on the disk while writing {path}; free some space and try again")
+    if "not a database" in reason or "malformed" in reason:
+        return DataError(f"{path} is damaged ({reason}); restore it from a copy")
+    if "unable to open" in reason or "readonly" in reason:
+        return DataError(f"{path} cannot be written ({reason}); check the folder and its permissions")
+    return None
 
 
 def _turn(row: Row[Any]) -> Turn:

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from energylm.apps.study.design import REAL, Pair, Study, comparison_name
-from energylm.apps.study.records import StudyAnswer
+from energylm.apps.study.turns import StudyAnswer
 from energylm.estimators.bradley_terry import bradley_terry
 from energylm.estimators.discrimination import Interval
 from energylm.estimators.pairwise_preference import Preference, Verdict, majority, preference
