@@ -9,7 +9,7 @@ from energylm import Reranker, Scorer
 from energylm.bundles.reranker import Reranked, Scored, gathered_scores, hypothesis_statistics, rerank_scored
 from energylm.bundles.scorer_text import Reading
 from energylm.config.cloze import WeightGrid
-from energylm.data.formats.nbest import Hypothesis, NBest
+from energylm.data.nbest import Hypothesis, NBest
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.additive_metrics import WordErrorRate
 

@@ -5,14 +5,13 @@ import json
 import pytest
 
 from energylm.config.texts import SourceSettings
-from energylm.data.formats.blimp import read_blimp
-from energylm.data.formats.conll2003 import iob1_to_iob2, read_conll2003
-from energylm.data.formats.conllu import read_conllu
-from energylm.data.formats.detection import read_detection_pairs, read_texts
-from energylm.data.formats.glue import read_cola, read_mrpc, read_rte, read_sst2
-from energylm.data.formats.parallel import read_parallel
+from energylm.data.detection import read_detection_pairs
 from energylm.data.nbest import read_lists
+from energylm.data.sentence_tasks import read_blimp, read_examples
+from energylm.data.sequence_pairs import read_parallel
 from energylm.data.sources import open_sources
+from energylm.data.tagging import Tagged, iob1_to_iob2, read_composite_tags, read_entities
+from energylm.data.text_files import read_texts
 from energylm.errors import DataError
 
 
@@ -42,11 +41,9 @@ def test_bad_nbest_is_named(put, content):
 
 def test_conll2003(put):
     text = "-DOCSTART- -X- O O\n\nAda NNP I-NP I-PER\nran VBD I-VP O\n\nRome NNP I-NP I-LOC\n"
-    first, second = read_conll2003(put("c", text))
-    assert first.words == ("Ada", "ran") and first.entities == ("I-PER", "O")
-    assert first.parts_of_speech == ("NNP", "VBD") and second.chunks == ("I-NP",)
+    assert read_entities(put("c", text)) == [Tagged(("Ada", "ran"), ("B-PER", "O")), Tagged(("Rome",), ("B-LOC",))]
     with pytest.raises(DataError, match="line 1 has 2 columns"):
-        list(read_conll2003(put("c", "Ada NNP\n")))
+        read_entities(put("c", "Ada NNP\n"))
 
 
 def test_iob1_to_iob2_by_hand():
@@ -66,11 +63,10 @@ def test_conllu_leaves_out_spans_and_empty_nodes(put):
         conllu_row("1.1", "x", ("_", "_", "_")),
         conllu_row("2", "not", ("PART", "RB", "_")),
     ]
-    (sentence,) = read_conllu(put("u.conllu", "\n".join(rows)))
-    assert sentence.words == ("can", "not") and sentence.universal_tags == ("AUX", "PART")
-    assert sentence.composite_tags == ("AUX/MD/VerbForm=Fin", "PART/RB/_")
+    (sentence,) = read_composite_tags(put("u.conllu", "\n".join(rows)))
+    assert sentence == Tagged(("can", "not"), ("AUX/MD/VerbForm=Fin", "PART/RB/_"))
     with pytest.raises(DataError, match="line 1 has 2 tab-separated columns, expected 10"):
-        list(read_conllu(put("u.conllu", "1\tx\n")))
+        read_composite_tags(put("u.conllu", "1\tx\n"))
 
 
 def test_parallel_text_of_unequal_length_is_refused(put):
@@ -81,9 +77,7 @@ def test_parallel_text_of_unequal_length_is_refused(put):
 
 
 def test_detection(put):
-    (pair,) = read_detection_pairs(put("d.json", '{"original": ["a"], "sampled": ["b"]}'))
-    assert (pair.original, pair.sampled) == ("a", "b")
-    assert list(read_texts(put("t.jsonl", '{"text": "a"}\n{"text": "b"}\n'))) == ["a", "b"]
+    assert read_detection_pairs(put("d.json", '{"original": ["a"], "sampled": ["b"]}')) == (["a"], ["b"])
     with pytest.raises(DataError, match="2 originals but 1 samples"):
         read_detection_pairs(put("d.json", '{"original": ["a", "c"], "sampled": ["b"]}'))
     with pytest.raises(DataError, match="no list of texts 'sampled'"):
@@ -99,29 +93,35 @@ def test_blimp(put):
 
 
 def test_glue_tables(put):
-    assert [(s.text, s.label) for s in read_cola(put("c", 'x\t0\t*\tA "b c.\nx\t1\t\tD.\n'))] == [
-        ('A "b c.', 0),
-        ("D.", 1),
-    ]
-    assert [(s.text, s.label) for s in read_sst2(put("s", "good film\t1\n"))] == [("good film", 1)]
-    pairs = list(read_mrpc(put("m", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\ta\tb\n")))
-    assert [(p.first, p.second, p.label) for p in pairs] == [("a", "b", 1)]
+    def read(task, path):
+        return [(example.first, example.second, example.label) for example in read_examples(task, [path])]
+
+    cola = put("c", 'x\t0\t*\tA "b c.\nx\t1\t\tD.\n')
+    assert read("cola", cola) == [('A "b c.', None, 0), ("D.", None, 1)]
+    assert read("sst2", put("s", "good film\t1\n")) == [("good film", None, 1)]
+    mrpc = put("m", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\ta\tb\n")
+    assert read("mrpc", mrpc) == [("a", "b", 1)]
     with pytest.raises(DataError, match="line 2 has 1 tab-separated columns, expected 2"):
-        list(read_sst2(put("s", "a\t1\nb\n")))
-    with pytest.raises(DataError, match="line 1: label '2' is neither"):
-        list(read_sst2(put("s", "a\t2\n")))
+        read("sst2", put("s", "a\t1\nb\n"))
+    with pytest.raises(DataError, match="line 1: unknown label '2'; sst2 has 0 or negative"):
+        read("sst2", put("s", "a\t2\n"))
+    with pytest.raises(DataError, match="m has no column #1 String or"):  # its first row is not taken for a header
+        read("mrpc", put("m", "1\t7\t8\ta\tb\n0\t7\t9\ta\tc\n"))
 
 
 def test_rte_of_all_editions(put):
+    """Class 0 is entailment."""
     head = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE entailment-corpus SYSTEM "rte.dtd">\n<entailment-corpus>'
     pair = '<pair id="1" {}><t> a &amp; b </t><h>c</h></pair></entailment-corpus>'
-    for judged, label in (('value="TRUE"', 1), ('value="FALSE"', 0), ('entailment="YES"', 1), ('entailment="NO"', 0)):
-        (read,) = read_rte(put("r.xml", head + pair.format(judged)))
-        assert (read.first, read.second, read.label) == ("a & b", "c", label)
+    for judged, label in (('value="TRUE"', 0), ('value="FALSE"', 1), ('entailment="YES"', 0), ('entailment="NO"', 1)):
+        (example,) = read_examples("rte", [put("r.xml", head + pair.format(judged))])
+        assert (example.first, example.second, example.label) == ("a & b", "c", label)
     with pytest.raises(DataError, match=r"pair 1: .*came 'MAYBE'"):
-        list(read_rte(put("r.xml", head + pair.format('entailment="MAYBE"'))))
+        read_examples("rte", [put("r.xml", head + pair.format('entailment="MAYBE"'))])
     with pytest.raises(DataError, match="is not XML"):
-        list(read_rte(put("r.xml", head)))
+        read_examples("rte", [put("r.xml", head)])
+    with pytest.raises(DataError, match="is no file of cola"):
+        read_examples("cola", [put("r.xml", head)])
 
 
 def count(items):
@@ -135,28 +135,32 @@ def documents(path, **settings):
 def test_counts_of_the_published_files(data_folder):
     """The sizes that the data sets' own documentation states."""
     sentences = {
-        part: list(read_conllu(data_folder / "ud_ewt" / f"{part}.conllu")) for part in ("train", "dev", "test")
+        part: read_composite_tags(data_folder / "ud_ewt" / f"{part}.conllu") for part in ("train", "dev", "test")
     }
-    assert {part: len(found) for part, found in sentences.items()} == {"train": 12_544, "dev": 2_001, "test": 2_077}
-    assert len({tag for sentence in sentences["train"] for tag in sentence.composite_tags}) == 395
+    assert {part: len(read) for part, read in sentences.items()} == {"train": 12_544, "dev": 2_001, "test": 2_077}
+    assert len({tag for sentence in sentences["train"] for tag in sentence.tags}) == 395
     multi30k = data_folder / "multi30k"
     sizes = [
         count(read_parallel(multi30k / f"{p}.de", multi30k / f"{p}.en")) for p in ("train", "val", "test_2016_flickr")
     ]
     assert sizes == [29_000, 1_014, 1_000]
-    conll = [count(read_conll2003(data_folder / "conll2003" / f"eng.{part}")) for part in ("train", "testa", "testb")]
+    conll = [len(read_entities(data_folder / "conll2003" / f"eng.{part}")) for part in ("train", "testa", "testb")]
     assert conll == [14_041, 3_250, 3_453]
     lists = read_lists(data_folder / "librispeech_nbest" / "dev_clean.json")
     assert len(lists) == 2_703 and {len(entry.hypotheses) for entry in lists} == {10}
     blimp = sorted((data_folder / "blimp").glob("*.jsonl"))
     assert len(blimp) == 30 and {count(read_blimp(path)) for path in blimp} == {1_000}
-    assert {len(read_detection_pairs(p)) for p in (data_folder / "detection" / "generated").iterdir()} == {500}
-    assert {count(read_texts(p)) for p in (data_folder / "detection" / "ghostbuster").iterdir()} == {600}
+    assert {len(read_detection_pairs(p)[0]) for p in (data_folder / "detection" / "generated").iterdir()} == {500}
+    assert {count(read_texts(p, field="text")) for p in (data_folder / "detection" / "ghostbuster").iterdir()} == {600}
     glue = data_folder / "glue"
-    assert count(read_cola(glue / "cola_in_domain_train.tsv")) == 8_551
-    assert count(read_sst2(glue / "sst2_train.tsv")) == 6_920
-    assert count(read_mrpc(glue / "mrpc_train.txt")) == 4_076
-    assert [count(read_rte(glue / f"rte{n}_dev.xml")) for n in (1, 2, 3)] == [567, 400, 800]
+    sizes = {
+        "cola": ("cola_in_domain_train.tsv", 8_551),
+        "sst2": ("sst2_train.tsv", 6_920),
+        "mrpc": ("mrpc_train.txt", 4_076),
+    }
+    for task, (file, size) in sizes.items():
+        assert len(read_examples(task, [glue / file])) == size
+    assert [len(read_examples("rte", [glue / f"rte{n}_dev.xml"])) for n in (1, 2, 3)] == [567, 400, 800]
 
 
 def test_counts_of_running_text(data_folder):

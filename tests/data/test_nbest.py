@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from energylm.data.formats.nbest import Hypothesis, NBest
-from energylm.data.nbest import format_of, read_lists, sample_lists
+from energylm.data.nbest import Hypothesis, NBest, format_of, read_lists, sample_lists
 from energylm.data.sources import JsonLines
 from energylm.errors import DataError
 

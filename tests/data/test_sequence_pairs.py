@@ -9,7 +9,6 @@ from energylm.data.tagging import (
     read_composite_tags,
     read_entities,
     refuse_unseen_tags,
-    tag_ids,
     tag_names,
     word_tokenizer,
 )
@@ -59,7 +58,6 @@ def test_vocabularies_by_hand():
     assert tokenizer.get_vocab() == {"<pad>": 0, "<unk>": 1, "Ada": 2, "rain": 3, "saw": 4}
     assert set(word_tokenizer(SENTENCES, least_count=2).get_vocab()) == {"<pad>", "<unk>", "Ada"}
     assert tag_names(SENTENCES) == ["B-PER", "O"]  # two of each: by the alphabet
-    assert tag_ids(("O", "B-LOC"), {"O": 1}, unseen=-100) == [1, -100]
 
 
 def test_files_of_both_formats(tmp_path):

@@ -20,7 +20,7 @@ import numpy as np
 
 from energylm.bundles.scorer import Scorer
 from energylm.config.cloze import LengthNormalisation, MetricName, WeightGrid
-from energylm.data.formats.nbest import Hypothesis, NBest, hypothesis, nbest
+from energylm.data.nbest import Hypothesis, NBest, hypothesis, nbest
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
 from energylm.estimators.weight_tuning import ListScores, Tuning, tune_weights
@@ -229,8 +229,8 @@ def _list(given: Any, name: str) -> NBest:
         pair = tuple(pair) if isinstance(pair, Iterable) and not isinstance(pair, str) else (pair,)
         if len(pair) != 2:
             raise DataError(f"{place}, hypothesis {rank} came as {one!r:.40} ({type(one).__name__}); {cure}")
-        hypotheses.append(hypothesis(*pair, place=f"{place}, hypothesis {rank}"))
-    return nbest(name, reference, hypotheses, place=place)
+        hypotheses.append(hypothesis(*pair, location=f"{place}, hypothesis {rank}"))
+    return nbest(name, reference, hypotheses, location=place)
 
 
 def _check_scores(scores: Sequence[float], expected: int, *, scorer: str, utterance: str) -> None:

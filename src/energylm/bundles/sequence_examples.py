@@ -8,9 +8,8 @@ from pathlib import Path
 from energylm.bundles.conditional_masked_model import ConditionalMaskedModel
 from energylm.bundles.seq2seq_model import Seq2SeqModel
 from energylm.config.seq2seq import ENTITIES, REFUSE, TAGS, TRANSLATION, TaskName
-from energylm.data.formats.parallel import read_parallel
-from energylm.data.sequence_pairs import SequencePairs
-from energylm.data.tagging import Tagged, read_composite_tags, read_entities, refuse_unseen_tags, tag_ids
+from energylm.data.sequence_pairs import SequencePairs, read_parallel
+from energylm.data.tagging import Tagged, read_composite_tags, read_entities, refuse_unseen_tags
 from energylm.errors import DataError
 from energylm.estimators.sequence_scores import SequenceScores, entity_scores, tag_scores, translation_scores
 from energylm.objectives.cross_entropy import IGNORED
@@ -82,7 +81,7 @@ def encode_examples(
     sources, targets, kept = [], [], []
     for number, (source, target) in enumerate(zip(examples.sources, examples.targets, strict=True)):
         source_ids = model.source_ids(source)
-        target_ids = model.target_ids(target[0]) if is_translation else tag_ids(target, numbers, unseen=IGNORED)
+        target_ids = model.target_ids(target[0]) if is_translation else [numbers.get(tag, IGNORED) for tag in target]
         lengths = (len(source_ids), len(target_ids))
         if 0 < min(lengths) and (longest is None or max(lengths) <= longest):
             sources.append(source_ids)

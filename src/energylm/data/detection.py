@@ -11,9 +11,10 @@ the sample that continues its beginning, one article cut at two places) fall int
 none is trained on and tested on.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -21,8 +22,7 @@ import numpy as np
 
 from energylm.config.texts import DetectionSources, TextFormat
 from energylm.data.document import Split, split_of
-from energylm.data.formats.detection import read_detection_pairs, read_texts
-from energylm.data.text_files import decoded_blocks, decoded_lines
+from energylm.data.text_files import decoded_blocks, decoded_lines, json_records, text_field
 from energylm.errors import DataError
 from energylm.progress import say
 
@@ -47,7 +47,7 @@ class LabelledText:
     text: str
     label: Label
     source: str  # the file as the user named it, without its folder
-    name: str  # the file and the place in it
+    name: str  # the file and the line in it
 
     @property
     def group(self) -> str:
@@ -74,9 +74,9 @@ class DetectionData:
         return self.of(MACHINE)
 
     def describe(self) -> str:
-        said = f"{len(self.human):,} human and {len(self.machine):,} machine texts"
+        counts = f"{len(self.human):,} human and {len(self.machine):,} machine texts"
         reasons = [f"{count:,} {why}" for why, count in self.left_out.items() if count]
-        return said + (f"; left out: {', '.join(reasons)}" if reasons else "")
+        return counts + (f"; left out: {', '.join(reasons)}" if reasons else "")
 
     def require_both(self, purpose: str) -> None:
         """Refuse one class only: nothing can be told apart then."""
@@ -102,24 +102,18 @@ def read_detection(sources: DetectionSources) -> DetectionData:
     if sources.is_empty:
         raise DataError("no texts were named; give --human PATH and --machine PATH, or --pairs PATH for a file of both")
     unreadable: dict[str, str] = {}
-    found = [
+    texts = [
         text
-        for label, paths in (
-            (HUMAN, (*sources.human, *sources.pairs)),
-            (MACHINE, (*sources.machine, *sources.pairs)),
-        )
-        for path in paths
+        for label, paths in ((HUMAN, sources.human), (MACHINE, sources.machine))
+        for path in (*paths, *sources.pairs)
         for text in _path(Path(path).expanduser(), label, sources, unreadable, both=path in sources.pairs)
     ]
     _say_unreadable(unreadable)
-    data = _cleaned(found)
-    if unreadable:
-        data = replace(data, left_out=data.left_out | {"files that cannot be read": len(unreadable)})
-    texts = list(data.texts)
+    data = _cleaned(texts)
+    left_out = data.left_out | ({"files that cannot be read": len(unreadable)} if unreadable else {})
     if sources.part != "all":
-        parts = data.split(valid_fraction=0.0, test_fraction=sources.test_fraction, purpose=0)
-        texts = list(parts[sources.part].texts)
-    return DetectionData(tuple(_limited(texts, sources.limit)), data.left_out)
+        data = data.split(valid_fraction=0.0, test_fraction=sources.test_fraction, purpose=0)[sources.part]
+    return DetectionData(tuple(_limited(data.texts, sources.limit)), left_out)
 
 
 @dataclass(frozen=True)
@@ -139,8 +133,8 @@ def read_unlabelled(
         is_pairs = path.suffix.lower() == _PAIRS
         for label in (HUMAN, MACHINE) if is_pairs else (HUMAN,):
             half = f" {'original' if label == HUMAN else 'sampled'}" if is_pairs else ""
-            found = _path(path, label, wanted, unreadable, both=is_pairs)
-            texts += [(f"{text.name}{half}", text.text) for text in found]
+            labelled = _path(path, label, wanted, unreadable, both=is_pairs)
+            texts += [(f"{text.name}{half}", text.text) for text in labelled]
     _say_unreadable(unreadable)
     return UnlabelledTexts(texts, unreadable)
 
@@ -191,8 +185,8 @@ def _file(path: Path, source: str, label: Label, sources: DetectionSources, *, b
         raise DataError(
             f"{path} is no file of pairs (.json with original and sampled); give it as --human or --machine"
         )
-    for place, text in _texts(path, form, label, sources):
-        name = f"{source}:{place}" if place else source
+    for number, text in _texts(path, form, label, sources):
+        name = f"{source}:{number}" if number else source
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -202,13 +196,14 @@ def _file(path: Path, source: str, label: Label, sources: DetectionSources, *, b
 
 
 def _texts(path: Path, form: str | None, label: Label, sources: DetectionSources) -> Iterator[tuple[int, str]]:
-    """(place in the file, text); place 0 is the whole file."""
+    """(number in the file, text); number 0 is the whole file."""
     match form:
         case ".json":
-            for number, pair in enumerate(read_detection_pairs(path), start=1):
-                yield number, pair.original if label == HUMAN else pair.sampled
+            originals, samples = read_detection_pairs(path)
+            yield from enumerate(originals if label == HUMAN else samples, start=1)
         case "jsonl":
-            yield from enumerate(read_texts(path, field=sources.field), start=1)
+            for number, (line, record) in enumerate(json_records(path), start=1):
+                yield number, text_field(record, sources.field, location=f"{path} line {line}")
         case "lines":
             yield from decoded_lines(path)
         case "text":
@@ -219,7 +214,27 @@ def _texts(path: Path, form: str | None, label: Label, sources: DetectionSources
             )
 
 
-def _limited(texts: list[LabelledText], most: int | None) -> list[LabelledText]:
+def read_detection_pairs(path: Path | str) -> tuple[list[str], list[str]]:
+    """Human originals, and what a machine wrote from the beginning of each, of a JSON file of both."""
+    try:
+        table = json.loads("".join(decoded_blocks(Path(path))))
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path} is not JSON ({error.msg} at line {error.lineno}); a JSON object a line belongs into a .jsonl file"
+        ) from None
+    columns = []
+    for name in ("original", "sampled"):
+        column = table.get(name) if isinstance(table, dict) else None
+        if not isinstance(column, list) or not all(isinstance(text, str) for text in column):
+            raise DataError(f"{path} has no list of texts {name!r}; expected {{original: […], sampled: […]}}")
+        columns.append(column)
+    originals, samples = columns
+    if len(originals) != len(samples):
+        raise DataError(f"{path} has {len(originals)} originals but {len(samples)} samples; expected one for each")
+    return originals, samples
+
+
+def _limited(texts: Sequence[LabelledText], most: int | None) -> Sequence[LabelledText]:
     """At most so many texts of each file and class."""
     if most is None:
         return texts
@@ -233,35 +248,32 @@ def spread(texts: list[LabelledText], most: int | None) -> list[LabelledText]:
     """At most so many of the texts, evenly spread over them."""
     if most is None or len(texts) <= most:
         return texts
-    return [texts[place] for place in np.linspace(0, len(texts) - 1, most).round().astype(int)]
+    return [texts[index] for index in np.linspace(0, len(texts) - 1, most).round().astype(int)]
 
 
-def _cleaned(found: Sequence[LabelledText]) -> DetectionData:
+def _cleaned(texts: Sequence[LabelledText]) -> DetectionData:
     """Without empty texts, second copies and texts of both classes."""
     labels: dict[str, set[Label]] = {}
-    for text in found:
+    for text in texts:
         labels.setdefault(normalised(text.text), set()).add(text.label)
     contradictions = {content for content, seen in labels.items() if content and len(seen) > 1}
     smaller = min(sum(label in seen for seen in labels.values()) for label in (HUMAN, MACHINE))
     if len(contradictions) > max(1, MOST_CONTRADICTIONS * smaller):
-        first = next(text for text in found if normalised(text.text) in contradictions)
+        first = next(text for text in texts if normalised(text.text) in contradictions)
         raise DataError(
             f"{len(contradictions):,} texts are labelled human and machine at once, the first is {first.name}; "
             "the same file was given for both: check --human and --machine"
         )
-    kept, seen_already, left_out = [], set(), Counter[str]()
-    for text in found:
+    distinct, left_out = dict[str, LabelledText](), Counter[str]()
+    for text in texts:
         content = normalised(text.text)
         if not content:
             left_out["empty"] += 1
         elif content in contradictions:
             left_out["labelled human and machine"] += 1
-        elif content in seen_already:
+        elif distinct.setdefault(content, text) is not text:
             left_out["duplicates"] += 1
-        else:
-            seen_already.add(content)
-            kept.append(text)
-    return DetectionData(tuple(kept), dict(left_out))
+    return DetectionData(tuple(distinct.values()), dict(left_out))
 
 
 def normalised(text: str) -> str:

@@ -1,37 +1,54 @@
-"""N-best lists from any of four formats, chosen by the file's name or by what it holds, with references added.
+"""N-best lists of a recogniser or translator, from any of four formats, with references added.
 
-`espnet`  JSON  `{utterance: {ref, hyp_1: {score, text}, …}}`
-`jsonl`   `{"utterance": …, "reference": …, "hypotheses": [{"text": …, "score": …}, …]}` a line
-`tsv`     `utterance`, `score`, `text`, `reference`, a hypothesis a line
-`moses`   `id ||| hypothesis ||| features ||| score` a line
+`espnet`  JSON  `{utterance: {ref, hyp_1: {score, text}, hyp_2: …}}`
+`jsonl`   `{"utterance": …, "reference": …, "hypotheses": [{"text": …, "score": …}, …]}` a line. `id` is read for
+          `utterance` and `ref` for `reference`; a list without a name is called by its line
+`tsv`     `utterance`, `score`, `text` and maybe `reference`, a hypothesis a line, those of an utterance together. A
+          first line with these names says which column is which (others are ignored); the reference of an utterance
+          need be written only once
+`moses`   `id ||| hypothesis ||| features ||| score` a line, maybe with more fields after. Ids are the numbers of the
+          source sentences from 0; references lie in a file of their own, a line a sentence
 
-`-` is standard input, whose format is told by what it holds.
+The format is told by the file's name, else by its first line; `-` is standard input. Hypotheses keep the recogniser's
+order. Nothing that comes twice (an utterance, a key of JSON) is read as if it came once.
 """
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from energylm.config.cloze import STDIN, NBestFormat
-from energylm.data.formats.nbest import Lines, NBest, read_nbest
-from energylm.data.formats.nbest_jsonl import read_nbest_jsonl
-from energylm.data.formats.nbest_moses import SEPARATOR, read_nbest_moses
-from energylm.data.formats.nbest_tsv import read_nbest_tsv
 from energylm.data.text_files import decoded_lines
 from energylm.errors import DataError
 from energylm.randomness import derive_seed, shuffled
 
-READERS: dict[NBestFormat, Callable[[Lines, str], list[NBest]]] = {
-    "espnet": read_nbest,
-    "jsonl": read_nbest_jsonl,
-    "tsv": read_nbest_tsv,
-    "moses": read_nbest_moses,
-}
+Lines = Sequence[tuple[int, str]]  # (number from 1, text) of each
 STDIN_NAME = "standard input"
-_ENDINGS: dict[str, NBestFormat] = {".json": "espnet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
+TSV_COLUMNS = ("utterance", "score", "text", "reference")
+TSV_NEEDED = TSV_COLUMNS[:3]
+MOSES_SEPARATOR, MOSES_FIELDS = "|||", 4
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    text: str
+    score: float  # the recogniser's log-probability, higher = better
+
+
+@dataclass(frozen=True, slots=True)
+class NBest:
+    """What was said (None where nobody wrote it down), and what the recogniser thought, in its own order."""
+
+    utterance: str
+    reference: str | None
+    hypotheses: tuple[Hypothesis, ...]
 
 
 def read_lists(
@@ -59,7 +76,7 @@ def format_of(lines: Lines, name: str) -> NBestFormat:
     first = next((line for _, line in lines if line.strip()), "")
     if first.lstrip().startswith("{"):
         return "jsonl" if _is_list(first) else "espnet"
-    if SEPARATOR in first:
+    if MOSES_SEPARATOR in first:
         return "moses"
     if "\t" in first:
         return "tsv"
@@ -67,6 +84,175 @@ def format_of(lines: Lines, name: str) -> NBestFormat:
         f"{name}: its name and its first line tell no format of n-best lists; name one of {', '.join(READERS)} with "
         "--format"
     )
+
+
+def sample_lists(lists: Sequence[NBest], count: int | None, *, seed: int) -> list[NBest]:
+    """`count` lists chosen at random, in their own order; all of them where there are no more."""
+    if count is None or count >= len(lists):
+        return list(lists)
+    chosen = shuffled(np.arange(count), len(lists), seed=derive_seed(seed, "n-best lists"))
+    return [lists[index] for index in sorted(chosen.tolist())]
+
+
+def hypothesis(text: Any, score: Any, *, location: str) -> Hypothesis:
+    """A hypothesis, if it has a text and a finite score; else an error that names its location."""
+    if not isinstance(text, str):
+        raise DataError(f"{location} has no text (came {text!r:.40}); mend or drop it")
+    try:
+        value = float(score)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(
+            f"{location} has no score of the recogniser (came {score!r:.40}), so there is nothing to add a language "
+            "model to; write the score in, or drop the hypothesis"
+        )
+    return Hypothesis(text, value)
+
+
+def nbest(utterance: str, reference: Any, hypotheses: Iterable[Hypothesis], *, location: str) -> NBest:
+    """A list, if it has a hypothesis and its reference is text or None; else an error that names its location."""
+    if not isinstance(reference, str | None):
+        raise DataError(f"{location}: the reference is {reference!r:.40}, expected text")
+    candidates = tuple(hypotheses)
+    if not candidates:
+        raise DataError(f"{location} has no hypothesis; drop it, or write its hypotheses in")
+    return NBest(utterance, reference, candidates)
+
+
+def _read_espnet(lines: Lines, name: str) -> list[NBest]:
+    table = _parsed_json("\n".join(line for _, line in lines), location=name)
+    if not isinstance(table, dict):
+        raise DataError(f"{name} is a JSON {type(table).__name__}, expected {{utterance: {{ref, hyp_1, …}}}}")
+    return [_espnet_list(utterance, entry, f"{name}, utterance {utterance!r}") for utterance, entry in table.items()]
+
+
+def _espnet_list(utterance: str, entry: Any, location: str) -> NBest:
+    if not isinstance(entry, dict):
+        raise DataError(f"{location} is {entry!r:.40}, expected {{ref, hyp_1: {{score, text}}, …}}")
+    by_rank: dict[int, Hypothesis] = {}
+    for key, value in entry.items():
+        rank = key.removeprefix("hyp_")
+        if key != rank:
+            if not rank.isdecimal() or not isinstance(value, dict):
+                raise DataError(f"{location}: {key!r} is no hypothesis; expected hyp_1: {{score, text}}, hyp_2: …")
+            if int(rank) in by_rank:
+                raise DataError(f"{location}: {key!r} is hypothesis {int(rank)} a second time; number each by itself")
+            by_rank[int(rank)] = hypothesis(value.get("text"), value.get("score"), location=f"{location}, {key}")
+    return nbest(utterance, entry.get("ref"), (by_rank[rank] for rank in sorted(by_rank)), location=location)
+
+
+def _read_jsonl(lines: Lines, name: str) -> list[NBest]:
+    lists: list[NBest] = []
+    line_of: dict[str, int] = {}
+    for number, line in lines:
+        if not line.strip():
+            continue
+        location = f"{name} line {number}"
+        record = _parsed_json(line, location=location)
+        if not isinstance(record, dict):
+            raise DataError(f'{location} is a JSON {type(record).__name__}, expected {{"hypotheses": […]}}')
+        entries = record.get("hypotheses")
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise DataError(
+                f'{location} has no list "hypotheses" of {{"text": …, "score": …}}; it has: {", ".join(record)}'
+            )
+        hypotheses = [
+            hypothesis(entry.get("text"), entry.get("score"), location=f"{location}, hypothesis {rank}")
+            for rank, entry in enumerate(entries, start=1)
+        ]
+        utterance = str(record.get("utterance", record.get("id", number)))
+        lists.append(nbest(utterance, record.get("reference", record.get("ref")), hypotheses, location=location))
+        if line_of.setdefault(utterance, number) != number:
+            raise DataError(
+                f"{location}: utterance {utterance!r} was already there in line {line_of[utterance]}; give each list "
+                "its own name, and all hypotheses of an utterance in one line"
+            )
+    return lists
+
+
+def _parsed_json(text: str, *, location: str) -> Any:
+    """JSON in which no key of an object comes twice: of two entries Python would keep the last, without a word."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        record = dict(pairs)
+        if len(record) < len(pairs):
+            ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+            raise DataError(f"{location}: key {twice!r} comes twice in one object; rename one of them, or drop it")
+        return record
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        line = "" if error.lineno == 1 else f"line {error.lineno}, "
+        raise DataError(
+            f"{location} is not JSON ({error.msg} at {line}column {error.colno}); mend or drop what stands there, or "
+            "name the file's format with --format (espnet, jsonl, tsv or moses)"
+        ) from None
+
+
+def _read_tsv(lines: Lines, name: str) -> list[NBest]:
+    lists = []
+    line_of: dict[str, int] = {}
+    for utterance, rows in groupby(_tsv_rows(lines, name), key=lambda row: row[1]):
+        numbers, _, hypotheses, references = zip(*rows, strict=True)
+        if line_of.setdefault(utterance, numbers[0]) != numbers[0]:
+            raise DataError(
+                f"{name} line {numbers[0]}: utterance {utterance!r} was already there in line {line_of[utterance]}; "
+                "sort the file, so that the hypotheses of an utterance stand together"
+            )
+        location, written = f"{name}, utterance {utterance!r}", {*references} - {None}
+        if len(written) > 1:
+            raise DataError(f"{location} has {len(written)} different references, expected one")
+        lists.append(nbest(utterance, next(iter(written), None), hypotheses, location=location))
+    return lists
+
+
+def _tsv_rows(lines: Lines, name: str) -> Iterator[tuple[int, str, Hypothesis, str | None]]:
+    names: Sequence[str] | None = None
+    for number, line in lines:
+        cells = line.split("\t")
+        if number == 1 and set(TSV_NEEDED) <= set(cells):
+            names = cells
+            continue
+        if not line.strip():
+            continue
+        if names is None:
+            names = TSV_COLUMNS[: max(len(cells), len(TSV_NEEDED))]
+        if len(cells) != len(names):
+            raise DataError(
+                f"{name} line {number} has {len(cells)} tab-separated columns, "
+                f"expected {len(names)}: {', '.join(names)}"
+            )
+        row = dict(zip(names, cells, strict=True))
+        scored = hypothesis(row["text"], row["score"], location=f"{name} line {number}")
+        yield number, row["utterance"], scored, row.get("reference") or None
+
+
+def _read_moses(lines: Lines, name: str) -> list[NBest]:
+    rows: list[tuple[int, Hypothesis]] = []
+    for number, line in lines:
+        if not line.strip():
+            continue
+        location, fields = f"{name} line {number}", [field.strip() for field in line.split(MOSES_SEPARATOR)]
+        if len(fields) < MOSES_FIELDS or not fields[0].isdecimal():
+            raise DataError(f"{location} is not `id ||| hypothesis ||| features ||| score`: {line:.60}")
+        if rows and int(fields[0]) < rows[-1][0]:
+            raise DataError(f"{location}: id {fields[0]} comes after {rows[-1][0]}; sort the file by id")
+        rows.append((int(fields[0]), hypothesis(fields[1], fields[3], location=location)))
+    return [
+        nbest(str(sentence), None, (scored for _, scored in members), location=f"{name}, id {sentence}")
+        for sentence, members in groupby(rows, key=lambda row: row[0])
+    ]
+
+
+READERS: dict[NBestFormat, Callable[[Lines, str], list[NBest]]] = {
+    "espnet": _read_espnet,
+    "jsonl": _read_jsonl,
+    "tsv": _read_tsv,
+    "moses": _read_moses,
+}
+_ENDINGS: dict[str, NBestFormat] = {".json": "espnet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
 
 
 def _is_list(line: str) -> bool:
@@ -84,20 +270,12 @@ def _lines(path: Path | str, *, expected: str) -> list[tuple[int, str]]:
     return list(decoded_lines(file))
 
 
-def sample_lists(lists: Sequence[NBest], count: int | None, *, seed: int) -> list[NBest]:
-    """`count` lists chosen at random, in their own order; all of them where there are no more."""
-    if count is None or count >= len(lists):
-        return list(lists)
-    chosen = shuffled(np.arange(count), len(lists), seed=derive_seed(seed, "n-best lists"))
-    return [lists[place] for place in sorted(chosen.tolist())]
-
-
 def _with_references(lists: Sequence[NBest], path: Path | str, *, by_id: bool) -> list[NBest]:
     lines = [line for _, line in _lines(path, expected="a file of references, a line for each list")]
-    places = [int(one.utterance) for one in lists] if by_id else list(range(len(lists)))
-    if max(places) >= len(lines) or (not by_id and len(lines) != len(lists)):
+    indices = [int(entry.utterance) for entry in lists] if by_id else list(range(len(lists)))
+    if max(indices) >= len(lines) or (not by_id and len(lines) != len(lists)):
         raise DataError(
-            f"{path} has {len(lines):,} references but {max(places) + 1:,} are needed, a line for each list; "
+            f"{path} has {len(lines):,} references but {max(indices) + 1:,} are needed, a line for each list; "
             "give the references of this very set"
         )
-    return [replace(one, reference=lines[place]) for one, place in zip(lists, places, strict=True)]
+    return [replace(entry, reference=lines[index]) for entry, index in zip(lists, indices, strict=True)]

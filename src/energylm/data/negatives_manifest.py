@@ -22,7 +22,7 @@ class GeneratorRecord(Config):
     """The language model that wrote the continuations."""
 
     name: str
-    sha256: str = Field(description="Hash of its weights: `bundles.weights_identity`.")
+    sha256: str = Field(description="Hash of its weights: `bundles.model_folder`.")
 
 
 class CorpusRecord(Config):

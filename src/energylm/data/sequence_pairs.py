@@ -1,19 +1,45 @@
-"""Source and target sequences of unequal lengths, and batches of them that waste little on padding.
+"""Source and target sequences: parallel text, pairs of unequal lengths, and batches that waste little on padding.
+
+Parallel text is two plain files, line n of one the translation of line n of the other.
 
 An epoch's batches hold sequences of about equal length: they are sorted by length with a little noise, cut into
 batches, and the batches are shuffled. All of it is a pure function of (seed, step), so resuming seeks at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from energylm.errors import ConfigError
+from energylm.data.examples import padded
+from energylm.data.text_files import decoded_lines
+from energylm.errors import ConfigError, DataError
 from energylm.randomness import derive_seed, shuffled
 
 NOISE = 0.1  # of a length, so that a sequence meets others in every epoch
+
+
+@dataclass(frozen=True, slots=True)
+class TranslationPair:
+    source: str
+    target: str
+
+
+def read_parallel(source_path: Path | str, target_path: Path | str) -> Iterator[TranslationPair]:
+    """Pairs in order. Files of unequal length are not parallel: an error at the line where one ends."""
+    lines = zip_longest(decoded_lines(Path(source_path)), decoded_lines(Path(target_path)))
+    for number, (source, target) in enumerate(lines, start=1):
+        if source is None or target is None:
+            shorter, longer = (source_path, target_path) if source is None else (target_path, source_path)
+            raise DataError(
+                f"{shorter} ends after {number - 1} lines but {longer} goes on with line {number}; parallel files "
+                "need as many lines each"
+            )
+        yield TranslationPair(source[1], target[1])
 
 
 class SequencePairs:
@@ -31,9 +57,9 @@ class SequencePairs:
     def gather(self, indices: NDArray[np.int64], *, ignored: int) -> dict[str, NDArray[np.int64]]:
         """Right-padded arrays of the pairs `indices`, with their lengths."""
         return {
-            "source_BS": _padded([self.sources[i] for i in indices], 0),
+            "source_BS": padded([self.sources[i] for i in indices]),
             "source_lengths_B": self.source_lengths[indices],
-            "target_BT": _padded([self.targets[i] for i in indices], ignored),
+            "target_BT": padded([self.targets[i] for i in indices], filler=ignored),
             "target_lengths_B": self.target_lengths[indices],
         }
 
@@ -59,15 +85,8 @@ class LengthBatches:
     def _order_of_epoch(self, epoch: int) -> NDArray[np.int64]:
         seed = derive_seed(self._seed, "pair order", epoch)
         mixed = shuffled(np.arange(len(self._lengths), dtype=np.int64), len(self._lengths), seed=seed)
-        kept = mixed[: self.batches_an_epoch * self._batch]
-        noise = np.random.default_rng(seed).uniform(1 - NOISE, 1 + NOISE, len(kept))
-        by_length = kept[np.argsort(self._lengths[kept] * noise, kind="stable")].reshape(-1, self._batch)
-        places = np.arange(self.batches_an_epoch, dtype=np.int64)
-        return by_length[shuffled(places, len(places), seed=derive_seed(seed, "batches"))]
-
-
-def _padded(rows: list[NDArray[np.int64]], filler: int) -> NDArray[np.int64]:
-    padded = np.full((len(rows), max(map(len, rows), default=0)), filler, dtype=np.int64)
-    for place, row in zip(padded, rows, strict=True):
-        place[: len(row)] = row
-    return padded
+        full = mixed[: self.batches_an_epoch * self._batch]
+        noise = np.random.default_rng(seed).uniform(1 - NOISE, 1 + NOISE, len(full))
+        by_length = full[np.argsort(self._lengths[full] * noise, kind="stable")].reshape(-1, self._batch)
+        batches = np.arange(self.batches_an_epoch, dtype=np.int64)
+        return by_length[shuffled(batches, len(batches), seed=derive_seed(seed, "batches"))]

@@ -5,7 +5,7 @@
 
 clark2020 app. B: a linear layer is all that is added to the encoder.
 
-Relations  `models.sequence_classifier` is the network, `bundles.sentence_model` the texts and folders around it.
+Relations  `models.sequence_classifier` is the network, `bundles.task_models` the texts and folders around it.
 
 =====
 
@@ -17,7 +17,7 @@ Starts and ends are divided by the windows that hold an answer, answerability by
 (SQuAD 1.1) there is no third term, and windows without the answer are left out; with them (SQuAD 2.0) such windows
 teach that nothing is to be found there.
 
-Relations  `models.span_predictor` is the network, `bundles.span_model` the search for the best span.
+Relations  `models.span_predictor` is the network, `bundles.task_models` the search for the best span.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -24,7 +24,7 @@ from energylm.apps.serve.services import Services, Serving
 from energylm.bundles.reranker import Reranker
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import TextScore
-from energylm.data.formats.nbest import Hypothesis, NBest
+from energylm.data.nbest import Hypothesis, NBest
 from energylm.estimators.weight_tuning import ListScores
 
 DEFAULT_WEIGHT = 0.5

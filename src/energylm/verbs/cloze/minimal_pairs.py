@@ -13,7 +13,7 @@ from pathlib import Path
 
 from energylm.bundles.scorer import Scorer
 from energylm.config.environment import data_folder
-from energylm.data.formats.blimp import MinimalPair, read_blimp
+from energylm.data.sentence_tasks import MinimalPair, read_blimp
 from energylm.errors import DataError
 from energylm.estimators.discrimination import Interval
 from energylm.jobs.job import Job

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from energylm.bundles.reranker import Reranked
-from energylm.data.formats.nbest import NBest
+from energylm.data.nbest import NBest
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats
 from energylm.estimators.paired_bootstrap import MetricInterval, paired_bootstrap
 from energylm.estimators.weight_tuning import Tuning

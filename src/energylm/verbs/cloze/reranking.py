@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from energylm.bundles.known_models import absolute_place
+from energylm.bundles.model_folder import model_identity
 from energylm.bundles.reranker import (
     ListBlock,
     Reranked,
@@ -29,11 +30,8 @@ from energylm.bundles.reranker import (
     score_block,
     tune_scored,
 )
-from energylm.bundles.scorer import Scorer, usable_device
-from energylm.bundles.scorer_kind import check_method, kind_of
-from energylm.bundles.weights_identity import model_identity
-from energylm.data.formats.nbest import NBest
-from energylm.data.nbest import name_of, read_lists, sample_lists
+from energylm.bundles.scorer import Scorer, check_method, kind_of, usable_device
+from energylm.data.nbest import NBest, name_of, read_lists, sample_lists
 from energylm.errors import DataError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
 from energylm.estimators.weight_tuning import ListScores

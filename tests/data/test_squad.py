@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from energylm.config.cloze import SpanConfig
-from energylm.data.formats.squad import Question, read_squad
-from energylm.data.pair_encoding import PairEncoder
-from energylm.data.span_windows import NOWHERE, span_windows
+from energylm.data.examples import PairEncoder
+from energylm.data.squad import NOWHERE, Question, read_squad, span_windows
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import ConfigError, DataError
 

@@ -7,7 +7,7 @@ import pytest
 
 from energylm.config.cloze import TASKS
 from energylm.data.examples import ExampleBatches, held_out, random_part
-from energylm.data.glue import COLUMNS, FOLDERS, LAYOUTS, read_examples, task_files
+from energylm.data.sentence_tasks import COLUMNS, FOLDERS, LAYOUTS, read_examples, task_files
 from energylm.errors import DataError
 
 
@@ -65,7 +65,7 @@ def test_the_layout_of_glue_and_named_columns(tmp_path):
     [
         ("sst2", "sentence\tlable\nfine\t1\n", "no column label or gold_label; it has: sentence, lable"),
         ("sst2", "sentence\tlabel\nfine\tgreat\n", "line 2: unknown label 'great'; sst2 has 0 or negative, 1 or pos"),
-        ("cola", "x\t2\t\tA boat.\n", "label '2' is neither 0 nor 1"),
+        ("cola", "x\t2\t\tA boat.\n", "line 1: unknown label '2'; cola has 0 or unacceptable"),
         ("sts", "sentence1\tsentence2\tscore\na\tb\t7\n", "score '7' is no number from 0 to 5"),
         ("mrpc", "Quality\t#1 String\t#2 String\n1\ta\n0\tb\n1\tc\n", "3 of 3 lines (the first is 2) do not have"),
         ("sst2", "", "holds no example of sst2"),
