@@ -11,7 +11,7 @@ from energylm import Detector
 from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalibration, span_lengths
 from energylm.bundles.energy_model import EnergyModel
 from energylm.config.texts import BlockConfig
-from energylm.data.text_overlap import SeenTexts
+from energylm.data.overlap import SeenTexts
 from energylm.errors import DataError, ModelError
 from energylm.estimators.false_positive_threshold import false_positive_threshold
 

@@ -8,7 +8,7 @@ from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.log_likelihood_energy import LikelihoodRule, LogLikelihoodEnergy, load_energy
 from energylm.contracts import Energy
-from energylm.data.negatives_contrast import pad
+from energylm.data.contrast import pad
 from energylm.errors import DataError, ModelError
 from energylm.models.causal import CausalLanguageModel
 

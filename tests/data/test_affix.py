@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from energylm.data.affix import cut_lengths, join_affix, split_affix
+from energylm.data.contrast import cut_lengths, join_affix, split_affix
 
 
 def test_a_window_is_cut_in_the_same_place_in_any_batch():

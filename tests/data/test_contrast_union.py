@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from energylm.data.contrast_union import ContrastUnion
+from energylm.data.contrast import ContrastUnion
 
 
 class Told:

@@ -159,7 +159,7 @@ def test_without_the_check_a_flipped_bit_is_read(copy, monkeypatch):
 def test_a_shard_is_hashed_once_a_process_and_again_if_it_changes(copy, monkeypatch):
     hashed = []
     monkeypatch.setattr(
-        "energylm.data.shards.sha256_of_file", lambda path: hashed.append(path.name) or sha256_of_file(path)
+        "energylm.data.manifest.sha256_of_file", lambda path: hashed.append(path.name) or sha256_of_file(path)
     )
     shards = [shard.tokens_file for shard in Corpus.open(copy).manifest.shards if shard.split == "train"]
     assert hashed == []  # opening reads no shard

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from energylm.config.texts import NegativesSettings
+from energylm.data.contrast import Contrast, by_window, pad, until_end
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
-from energylm.data.negatives_contrast import Contrast, by_window, pad, until_end
 from energylm.data.negatives_manifest import CorpusRecord, GeneratorRecord, NegativesManifest
 from energylm.data.negatives_shards import NegativeRows, write_shard
 from energylm.data.windows import Windows

@@ -6,9 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from energylm.data.phonemes import phoneme_words
-from energylm.data.sequences import Sequences
-from energylm.data.small_languages import SMALL_LANGUAGES, hidden_markov, palindromes, ring
+from energylm.data.small_languages import SMALL_LANGUAGES, Sequences, hidden_markov, palindromes, phoneme_words, ring
 from energylm.randomness import generator
 from energylm.testing import assert_same_distribution, enumerate_sequences
 

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from energylm.data.text_overlap import SHINGLE_WORDS, SeenTexts, sketch
+from energylm.data.overlap import SHINGLE_WORDS, SeenTexts, sketch
 
 CHOOSER = random.Random(0)
 WORDS = [f"word{number}" for number in range(500)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from energylm.data.window_overlap import SeenWindows
+from energylm.data.overlap import SeenWindows
 
 
 def brute_force(seen, texts, run):

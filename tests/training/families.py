@@ -10,8 +10,8 @@ from transformers import BertConfig, BertModel
 
 from energylm.config.models import TransformerShape
 from energylm.config.pretrain import MaskingConfig
+from energylm.data.contrast import pad
 from energylm.data.examples import EncodedTexts
-from energylm.data.negatives_contrast import pad
 from energylm.data.squad import NOWHERE, SpanWindow
 from energylm.energies.encoder_bodies import build_energy_body
 from energylm.energies.pooled import PooledEnergy

@@ -7,7 +7,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from energylm.config.training import TrainingConfig
-from energylm.data.negatives_contrast import pad
+from energylm.data.contrast import pad
 from energylm.objectives.residual_energy import residual_nce
 from energylm.registry import LOSSES
 from energylm.testing import assert_same_distribution

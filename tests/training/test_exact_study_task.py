@@ -12,7 +12,7 @@ from energylm.config.models import (
     PROJECTION_AND_PSEUDO,
     PSEUDO_LIKELIHOOD,
 )
-from energylm.data.sequences import Sequences
+from energylm.data.small_languages import Sequences
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.models import context_energies
 from energylm.models.bilstm_context import BiLSTMContext, BiLSTMContextConfig

@@ -20,8 +20,8 @@ import numpy as np
 
 from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, private_megabytes
 from energylm.data.corpus import Corpus
+from energylm.data.draft import PartWriter
 from energylm.data.manifest import MANIFEST_FILE, Manifest, SplitCounts, TokenizerRecord, token_dtype
-from energylm.data.shards import PartWriter
 from energylm.data.windows import Windows
 from energylm.files import write_json
 from energylm.randomness import epoch_order

@@ -31,8 +31,8 @@ from energylm.bundles.model_folder import MANIFEST, read_manifest, weights_sha25
 from energylm.bundles.text_codec import text_list
 from energylm.config.models import TEXT
 from energylm.config.texts import BlockConfig
+from energylm.data.overlap import SeenTexts
 from energylm.data.text_blocks import BlockReader, EncodedText, block_starts
-from energylm.data.text_overlap import SeenTexts
 from energylm.errors import ModelError
 from energylm.estimators.false_positive_threshold import texts_needed
 from energylm.files import atomic_file, read_json, sha256_of_file, write_json

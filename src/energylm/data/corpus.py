@@ -1,9 +1,10 @@
 """A corpus folder, opened: only the manifest and the sizes of files are read; tokens are mapped when touched.
 
-A shard is compared with its SHA-256 before its first token is read, once in a process: nothing is trained or measured
-on a damaged one, and opening stays fast.
+A shard is checked before its first token is read (`manifest.check_shard`): nothing is trained or measured on a damaged
+one, and opening stays fast.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from energylm.data.document import SPLITS
-from energylm.data.manifest import INDEX_DTYPE, TOKENIZER_FOLDER, Manifest, ShardRecord, read_manifest
-from energylm.data.shards import check_shard
+from energylm.data.manifest import INDEX_DTYPE, TOKENIZER_FOLDER, Manifest, ShardRecord, check_shard, read_manifest
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.errors import DataError
 
@@ -55,9 +55,7 @@ class Corpus:
         """The tokenizer that wrote the shards; another one in its place is an error."""
         tokenizer = load_tokenizer(self.folder / TOKENIZER_FOLDER)
         if tokenizer_sha256(tokenizer) != self.manifest.tokenizer.sha256:
-            raise DataError(
-                f"{self.folder / TOKENIZER_FOLDER} is not the tokenizer that wrote the shards; build the corpus again"
-            )
+            raise DataError(f"{self.folder / TOKENIZER_FOLDER} is not the tokenizer that wrote the shards; {_CURE}")
         return tokenizer
 
     def split_tokens(self, split: str) -> "TokenStream":
@@ -84,8 +82,8 @@ class Corpus:
     def verify(self) -> None:
         """Read every shard, again if need be, and compare its SHA-256 with the manifest."""
         for shard in self.manifest.shards:
-            check_shard(self.folder / shard.tokens_file, shard.tokens_sha256, cure=_CURE, again=True)
-            check_shard(self.folder / shard.index_file, shard.index_sha256, cure=_CURE, again=True)
+            for file, sha256 in shard.files:
+                check_shard(self.folder / file, sha256, cure=_CURE, again=True)
 
     def _shards(self, split: str) -> list[ShardRecord]:
         if split not in SPLITS:
@@ -95,18 +93,18 @@ class Corpus:
     def _check_size(self, file: str, wanted: int) -> None:
         path = self.folder / file
         if not path.is_file():
-            raise DataError(f"{path} is missing, though the manifest lists it; build the corpus again")
+            raise DataError(f"{path} is missing, though the manifest lists it; {_CURE}")
         if path.stat().st_size != wanted:
-            raise DataError(
-                f"{path} has {path.stat().st_size} bytes, expected {wanted}: it is damaged; build the corpus again"
-            )
+            raise DataError(f"{path} has {path.stat().st_size} bytes, expected {wanted}: it is damaged; {_CURE}")
 
 
+@dataclass(frozen=True, kw_only=True)
 class DocumentTable:
-    """Of D documents: `starts`, `lengths` in tokens (end-of-text not counted) and `text_bytes`, each (D,) int64."""
+    """Of D documents, each (D,): where they start, their lengths in tokens (end-of-text not counted), and bytes."""
 
-    def __init__(self, *, starts: NDArray[np.int64], lengths: NDArray[np.int64], text_bytes: NDArray[np.int64]) -> None:
-        self.starts, self.lengths, self.text_bytes = starts, lengths, text_bytes
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    text_bytes: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -139,7 +137,7 @@ class TokenStream:
 
     def rows(self, starts_B: NDArray[np.int64], *, length: int) -> NDArray[np.int64]:
         """(B, length): the tokens at each start and after it. Rows may cross shards."""
-        found_BT = np.empty((len(starts_B), length), dtype=self._dtype)  # widened at the end: half the time
+        rows_BT = np.empty((len(starts_B), length), dtype=self._dtype)  # widened at the end: half the time
         shard_B = np.searchsorted(self._begins, starts_B, side="right") - 1
         crosses_B = starts_B + length > self._begins[shard_B + 1]
         # Numbers of few bits are sorted in linear time, whatever the number of shards.
@@ -150,10 +148,10 @@ class TokenStream:
             shard = self._shard(number)
             every = (len(shard) - length + 1, length)  # a row at every token, seen in place
             windows = np.ndarray(every, shard.dtype, buffer=shard, strides=shard.strides * 2)
-            found_BT[rows] = windows[starts_B[rows] - self._begins[number]]
+            rows_BT[rows] = windows[starts_B[rows] - self._begins[number]]
         for row in np.flatnonzero(crosses_B):
-            found_BT[row] = self[starts_B[row] : starts_B[row] + length]
-        return found_BT.astype(np.int64)
+            rows_BT[row] = self[starts_B[row] : starts_B[row] + length]
+        return rows_BT.astype(np.int64)
 
     def _shard(self, number: int) -> NDArray[np.unsignedinteger]:
         if number not in self._mapped:

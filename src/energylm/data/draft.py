@@ -1,16 +1,95 @@
-"""The record of a build that is under way: which parts of the text are finished, so that a killed build can go on."""
+"""A corpus while it is being built: shards, and the record of finished parts, so that a killed build can go on.
 
+The shards of a part of the text appear whole or not at all, are hashed on the way, and opened only for splits in use.
+"""
+
+import hashlib
 import shutil
+from array import array
+from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from energylm.config.base import Config
 from energylm.data.corpus import Corpus
-from energylm.data.manifest import MANIFEST_FILE, TOKENIZER_FOLDER, Manifest, ShardRecord, read_manifest
+from energylm.data.manifest import (
+    INDEX_DTYPE,
+    MANIFEST_FILE,
+    TOKENIZER_FOLDER,
+    Manifest,
+    ShardRecord,
+    is_intact,
+    read_manifest,
+)
 from energylm.errors import DataError
-from energylm.files import read_json, sha256_of_file, write_json
+from energylm.files import atomic_file, read_json, write_json
 from energylm.progress import say
 
 DRAFT_FILE = "draft.json"
+
+
+class PartWriter:
+    """`with PartWriter(...) as part: part.write(...)`; the files appear at the end of the block, unless it failed."""
+
+    def __init__(self, folder: Path, number: int, *, dtype: np.dtype[np.unsignedinteger]) -> None:
+        self._folder, self._number, self._dtype = folder, number, dtype
+        self._shards: dict[str, _ShardFile] = {}
+        self._files = ExitStack()
+        self.records: list[ShardRecord] = []
+
+    def write(self, split: str, tokens: NDArray[np.uint32], ends: list[tuple[int, int]]) -> None:
+        """Append to a split. `ends`: (end in `tokens`, bytes of text) of each document that ends in `tokens`."""
+        if split not in self._shards:
+            self._shards[split] = _ShardFile(self._files, self._folder, f"{split}-{self._number:05}", split)
+        self._shards[split].append(tokens.astype(self._dtype), ends)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            with self._files:  # renames, or cleans up if even that fails
+                self.records = [self._shards[split].finish() for split in sorted(self._shards)]
+        else:
+            self._files.__exit__(kind, error, trace)
+
+
+class _ShardFile:
+    def __init__(self, files: ExitStack, folder: Path, name: str, split: str) -> None:
+        self._name, self._split = name, split
+        self._tokens_file = files.enter_context(open(files.enter_context(atomic_file(folder / f"{name}.tokens")), "wb"))
+        self._index_file = files.enter_context(open(files.enter_context(atomic_file(folder / f"{name}.index")), "wb"))
+        self._digest = hashlib.sha256()
+        self._index = array("q")
+        self._tokens = 0
+
+    def append(self, tokens: NDArray[np.unsignedinteger], ends: list[tuple[int, int]]) -> None:
+        data = np.ascontiguousarray(tokens).data.cast("B")
+        self._tokens_file.write(data)
+        self._digest.update(data)
+        for end, text_bytes in ends:
+            self._index.append(self._tokens + end)
+            self._index.append(text_bytes)
+        self._tokens += tokens.size
+
+    def finish(self) -> ShardRecord:
+        index = np.frombuffer(self._index, dtype=np.int64).astype(INDEX_DTYPE)
+        self._index_file.write(index.tobytes())
+        return ShardRecord(
+            split=self._split,
+            name=self._name,
+            documents=index.size // 2,
+            tokens=self._tokens,
+            bytes=int(index[1::2].sum()),
+            tokens_sha256=self._digest.hexdigest(),
+            index_sha256=hashlib.sha256(index.tobytes()).hexdigest(),
+        )
 
 
 class Draft(Config):
@@ -70,8 +149,7 @@ def resume_draft(folder: Path, *, identity: str) -> Draft:
         draft.save(folder)
     elif draft.parts:
         say(f"going on after {draft.parts} finished parts ({draft.documents_read:,} documents)")
-    wanted = {TOKENIZER_FOLDER, DRAFT_FILE}
-    wanted.update(name for shard in draft.shards for name in (shard.tokens_file, shard.index_file))
+    wanted = {TOKENIZER_FOLDER, DRAFT_FILE, *(name for shard in draft.shards for name, _ in shard.files)}
     for entry in folder.iterdir():
         if entry.name not in wanted:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -80,8 +158,5 @@ def resume_draft(folder: Path, *, identity: str) -> Draft:
 
 def _damaged(draft: Draft, folder: Path) -> Path | None:
     """A file of a finished part that is missing or has not the recorded SHA-256."""
-    for shard in draft.shards:
-        for name, expected in ((shard.tokens_file, shard.tokens_sha256), (shard.index_file, shard.index_sha256)):
-            if not (folder / name).is_file() or sha256_of_file(folder / name) != expected:
-                return folder / name
-    return None
+    files = ((folder / name, sha256) for shard in draft.shards for name, sha256 in shard.files)
+    return next((path for path, sha256 in files if not is_intact(path, sha256)), None)

@@ -1,4 +1,7 @@
-"""What a corpus folder says about itself. Written last, so a folder with a manifest is whole.
+"""What a corpus folder says about itself, and the check that a shard still holds the bytes that were written.
+
+The manifest is written last, so a folder with one is whole. A shard is compared with its SHA-256 before it is first
+read, once in a process.
 
 A corpus folder holds `manifest.json`, `tokenizer/`, and for each part of the text and each split with documents in it
 
@@ -7,19 +10,23 @@ A corpus folder holds `manifest.json`, `tokenizer/`, and for each part of the te
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import Field
 
 from energylm.config.base import Config
 from energylm.errors import ConfigError, DataError
-from energylm.files import read_json
+from energylm.files import read_json, sha256_of_file
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 TOKENIZER_FOLDER = "tokenizer"
 INDEX_DTYPE = np.dtype("<i8")
+
+_intact: set[tuple[str, int, int, str]] = set()  # path, size, time of change, SHA-256 of what this process has compared
+
+Kind = TypeVar("Kind", bound=Config)
 
 
 class SourceRecord(Config):
@@ -56,6 +63,11 @@ class ShardRecord(Config):
     @property
     def index_file(self) -> str:
         return f"{self.name}.index"
+
+    @property
+    def files(self) -> tuple[tuple[str, str], ...]:
+        """(name, SHA-256) of each."""
+        return (self.tokens_file, self.tokens_sha256), (self.index_file, self.index_sha256)
 
 
 class SplitCounts(Config):
@@ -94,11 +106,35 @@ def read_manifest(folder: Path | str) -> Manifest:
     path = Path(folder) / MANIFEST_FILE
     if not path.is_file():
         raise DataError(f"{folder} is not a corpus (it has no {MANIFEST_FILE}); make one with: energylm corpus build")
+    return read_versioned(path, Manifest, version=FORMAT_VERSION, cure="build the corpus again")
+
+
+def read_versioned(path: Path, kind: type[Kind], *, version: int, cure: str) -> Kind:
+    """What a JSON file with a `format_version` holds; another version or damage is a `DataError` with the cure."""
     values = read_json(path)
-    version = values.get("format_version") if isinstance(values, dict) else None
-    if version != FORMAT_VERSION:
-        raise DataError(f"{path} has format {version}, this energylm reads {FORMAT_VERSION}; build the corpus again")
+    came = values.get("format_version") if isinstance(values, dict) else None
+    if came != version:
+        raise DataError(f"{path} has format {came}, this energylm reads {version}; {cure}")
     try:
-        return Manifest.checked(values, origin=str(path))
+        return kind.checked(values, origin=str(path))
     except ConfigError as error:
-        raise DataError(f"{error}; the manifest is damaged: build the corpus again") from None
+        raise DataError(f"{error}; the manifest is damaged: {cure}") from None
+
+
+def is_intact(path: Path, sha256: str) -> bool:
+    """Whether the file is there and has the recorded SHA-256."""
+    return path.is_file() and sha256_of_file(path) == sha256
+
+
+def check_shard(path: Path, sha256: str, *, cure: str, again: bool = False) -> None:
+    """Refuse a shard whose bytes are not those that were written. A file is read once in a process, about a second a
+    gigabyte, and anew if it has changed since, or `again`."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing; {cure}")
+    status = path.stat()
+    compared = (str(path.absolute()), status.st_size, status.st_ctime_ns, sha256)
+    if compared in _intact and not again:
+        return
+    if sha256_of_file(path) != sha256:
+        raise DataError(f"{path} has changed since it was made (its SHA-256 is another); {cure}")
+    _intact.add(compared)

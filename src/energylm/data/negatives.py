@@ -5,24 +5,28 @@ context: the window it comes from, how much of it was given, and its k continuat
 opening; a shard is compared with its SHA-256 before it is first read, once in a process; row groups are decoded when
 touched and kept within a budget of memory.
 
-Relations  `negatives_manifest` is the provenance, `negatives_shards` the files, `negatives_contrast` puts real text
-           beside the generated; `verbs.joint.negatives` makes a folder.
+Relations  `negatives_manifest` is the provenance, `negatives_shards` the files, `contrast` puts real text beside the
+           generated; `verbs.joint.negatives` makes a folder.
 """
 
+import shlex
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from energylm.config.texts import NegativesSettings
 from energylm.data.corpus import Corpus
+from energylm.data.manifest import TOKENIZER_FOLDER, check_shard
 from energylm.data.negatives_manifest import NegativesManifest, NegativesShard, read_negatives_manifest
 from energylm.data.negatives_shards import ROWS_PER_GROUP, NegativeRows, read_group, read_windows
-from energylm.data.shards import check_shard
 from energylm.data.windows import Windows
-from energylm.errors import DataError
+from energylm.errors import ConfigError, DataError, VocabularyMismatch
 
 CACHE_BYTES = 256 << 20
 _CURE = "run the same `energylm negatives` to repair it"
@@ -120,3 +124,44 @@ class Negatives:
         while self._cached_bytes > CACHE_BYTES and len(self._groups) > 1:
             self._cached_bytes -= self._groups.popitem(last=False)[1].bytes
         return rows
+
+
+class NegativesSource(NamedTuple):
+    """Negatives, and the corpus of their real texts."""
+
+    negatives: Negatives
+    corpus: Corpus
+
+
+def paired_sources(negatives: Sequence[str], corpora: Sequence[str | Path]) -> tuple[NegativesSource, ...]:
+    """Folders of negatives with the corpus of each (or one for all)."""
+    if len(corpora) not in (1, len(negatives)):
+        raise ConfigError(
+            f"{len(corpora)} corpora came for {len(negatives)} folders of negatives; give one for all, or one for each "
+            "in the same order"
+        )
+    opened = {folder: Corpus.open(folder) for folder in corpora}
+    of_each = corpora if len(corpora) == len(negatives) else list(corpora) * len(negatives)
+    return tuple(
+        NegativesSource(Negatives.open(folder), opened[corpus])
+        for folder, corpus in zip(negatives, of_each, strict=True)
+    )
+
+
+def open_negatives_sources(negatives: Sequence[str], corpora: Sequence[str | Path]) -> tuple[NegativesSource, ...]:
+    """Different folders of negatives, each with the corpus that they were made from, all of one tokenizer."""
+    sources = paired_sources(negatives, corpora)
+    opened = [source.corpus for source in sources]
+    for corpus in opened[1:]:
+        if corpus.manifest.tokenizer.sha256 != opened[0].manifest.tokenizer.sha256:
+            raise VocabularyMismatch(
+                f"the corpora {opened[0].folder} and {corpus.folder} have different tokenizers, but one energy reads "
+                "one; build the second, and then its negatives, with "
+                f"--tokenizer {shlex.quote(str(opened[0].folder / TOKENIZER_FOLDER))}"
+            )
+    for source in sources:
+        source.negatives.check(corpus=source.corpus)
+    for first, second in combinations([source.negatives for source in sources], 2):
+        if first.manifest.identity == second.manifest.identity:
+            raise ConfigError(f"{first.folder} and {second.folder} are the same negatives; name them once")
+    return sources

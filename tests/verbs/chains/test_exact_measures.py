@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from energylm.data.sequences import Sequences
+from energylm.data.small_languages import Sequences
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.estimators.pseudo_log_likelihood import token_pseudo_log_likelihoods
 from energylm.models.bilstm_context import BiLSTMContext, BiLSTMContextConfig

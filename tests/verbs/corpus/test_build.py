@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 
 from energylm.data.corpus import Corpus
 from energylm.data.document import split_of
+from energylm.data.draft import PartWriter
 from energylm.data.encoding import Encoder
-from energylm.data.shards import PartWriter
 from energylm.data.tokenizer import load_tokenizer, plain_encoder
 from energylm.errors import BusyError, DataError, DiskFull, ModelError
 from energylm.files import folder_lock
@@ -28,7 +28,7 @@ from energylm.verbs.corpus.build import build_corpus, plan_corpus
 KILLED_BUILD = """
 import os, signal, sys
 from pathlib import Path
-from energylm.data.shards import PartWriter
+from energylm.data.draft import PartWriter
 from energylm.jobs.job import Job
 from energylm.verbs import BuildCorpus
 write = PartWriter.write

@@ -8,18 +8,17 @@ import torch
 from transformers import BertConfig, BertModel
 
 from energylm import EnergyModel, LanguageModel
-from energylm.bundles.energy_gradients import EnergyGradients
+from energylm.bundles.energy_model import EnergyGradients
+from energylm.data.contrast import Contrast
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
-from energylm.data.negatives_contrast import Contrast
 from energylm.data.tokenizer import train_tokenizer
 from energylm.energies.pooled import PooledEnergy
 from energylm.errors import ConfigError, DataError
 from energylm.jobs.job import Job
 from energylm.verbs import AttackEnergy, MakeNegatives
 from energylm.verbs.detect import attacking
-from energylm.verbs.detect.attack_report import AttackedText, AttackResult, TextEdit, rank_correlation
-from energylm.verbs.detect.attacking import load_texts
+from energylm.verbs.detect.attacking import AttackedText, AttackResult, TextEdit, load_texts, rank_correlation
 
 LENGTH, CONTEXT = 20, 12
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from energylm import EnergyModel
+from energylm.data.contrast import Contrast
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
-from energylm.data.negatives_contrast import Contrast
 from energylm.errors import ConfigError, DataError
 from energylm.jobs.job import Job
 from energylm.verbs import CompareEnergies, MakeNegatives

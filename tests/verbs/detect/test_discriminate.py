@@ -7,9 +7,9 @@ import torch
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy
+from energylm.data.contrast import Contrast
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
-from energylm.data.negatives_contrast import Contrast
 from energylm.data.tokenizer import train_tokenizer
 from energylm.errors import ConfigError, DataError, VocabularyMismatch
 from energylm.files import read_json

@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from energylm import EnergyModel, LanguageModel
-from energylm.data.common_words import commonest_name, commonest_word
 from energylm.data.corpus import Corpus
 from energylm.data.tokenizer import train_tokenizer
-from energylm.data.writable_tokens import special_ids, writable_tokens
+from energylm.data.vocabulary import commonest_name, commonest_word, special_ids, writable_tokens
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.jobs.job import Job
 from energylm.verbs import PerturbTexts
 from energylm.verbs.detect import perturbing
-from energylm.verbs.detect.perturb_report import PerturbResult, perturbed
+from energylm.verbs.detect.perturbing import PerturbResult, perturbed
 
 SIZES = {"length": 9, "texts": 5, "ends": 2, "split": "train", "entity": " a"}  # the made-up texts have no names
 

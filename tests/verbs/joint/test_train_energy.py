@@ -16,9 +16,9 @@ from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import weights_sha256
 from energylm.config.texts import NegativesSettings
+from energylm.data.contrast import Contrast, pad
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
-from energylm.data.negatives_contrast import Contrast, pad
 from energylm.data.negatives_manifest import CorpusRecord, GeneratorRecord, NegativesManifest
 from energylm.data.negatives_shards import NegativeRows, write_shard
 from energylm.data.tokenizer import train_tokenizer

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from energylm import LanguageModel
-from energylm.data.source_windows import even_windows
+from energylm.data.windows import even_windows
 from energylm.errors import DataError
 from energylm.jobs.job import Job
 from energylm.verbs import ScoreLM

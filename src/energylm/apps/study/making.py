@@ -28,9 +28,9 @@ from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import model_identity
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.text_codec import Text
-from energylm.data.source_windows import SourceWindows
 from energylm.data.text_files import json_records
 from energylm.data.tokenizer import tokenizer_sha256
+from energylm.data.windows import SourceWindows
 from energylm.errors import DataError
 from energylm.estimators.rater_odds import pass_probability
 from energylm.files import folder_lock

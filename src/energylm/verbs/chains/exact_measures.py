@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energylm.data.sequences import Sequences
+from energylm.data.small_languages import Sequences
 from energylm.models.bilstm_context import BiLSTMContext
 from energylm.models.context_energies import log_partition, reading
 from energylm.objectives.sequence_likelihood import pseudo_nll, sequence_nll

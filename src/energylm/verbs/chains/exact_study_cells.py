@@ -21,9 +21,7 @@ from transformers import AutoModel
 
 from energylm.bundles.model_folder import new_model_folder, quiet_transformers, write_manifest
 from energylm.config.models import MASKED, PHONEMES, PROJECTIONS, TEACHER, StudyLanguage, StudyObjective
-from energylm.data.phonemes import PhonemeWords, phoneme_words
-from energylm.data.sequences import Sequences
-from energylm.data.small_languages import SMALL_LANGUAGES
+from energylm.data.small_languages import SMALL_LANGUAGES, PhonemeWords, Sequences, phoneme_words
 from energylm.errors import ConfigError
 from energylm.files import read_json, write_json
 from energylm.models import bilstm_context

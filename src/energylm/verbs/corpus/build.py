@@ -21,7 +21,7 @@ from energylm.config.texts import SourceSettings
 from energylm.data.corpus import Corpus
 from energylm.data.cutting import cut_exactly
 from energylm.data.document import SPLITS, Document, Source, Split, split_of
-from energylm.data.draft import DRAFT_FILE, Draft, finished_draft, read_draft, resume_draft
+from energylm.data.draft import DRAFT_FILE, Draft, PartWriter, finished_draft, read_draft, resume_draft
 from energylm.data.encoding import Encoder, PartReader, is_empty, split_of_document
 from energylm.data.manifest import (
     FORMAT_VERSION,
@@ -34,7 +34,6 @@ from energylm.data.manifest import (
     read_manifest,
     token_dtype,
 )
-from energylm.data.shards import PartWriter
 from energylm.data.sources import open_sources
 from energylm.data.tokenizer import end_token_id, load_tokenizer, plain_encoder, tokenizer_sha256, train_tokenizer
 from energylm.errors import DataError, DiskFull, EnergyLMError

@@ -4,33 +4,44 @@ Texts are windows of a corpus, lines of a file, or a negatives folder's generate
 beside them (towards fake). Edits are made in the energy's own tokens; special tokens are neither changed nor written.
 The language model reads the same tokens where it shares the tokenizer, the text of them where it does not.
 
-Relations  `search.token_replacement` is the search, `attack_report` the numbers (bakhtin2019 appendix F).
+    flipped(n)     fraction of texts whose verdict at most n edits turn, of those that were judged otherwise before
+    fidelity       Spearman's rank correlation of first-order and exact changes of energy, text by text: over random
+                   position × vocabulary replacements, and over the candidates that the search proposes
+
+An edited list of tokens need not be what the tokenizer makes of its text, so every flip is also read anew as text.
+
+Relations  `search.token_replacement` is the search; Bakhtin et al. 2019, appendix F shows two such texts.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor
 
 from energylm.bundles.energy_model import EnergyGradients, EnergyModel, TextBoundEnergy, bind
 from energylm.bundles.language_model import LanguageModel
 from energylm.config.models import TEXT
+from energylm.data.contrast import Contrast, pad
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
-from energylm.data.negatives_contrast import Contrast, pad
-from energylm.data.source_windows import SourceWindows
 from energylm.data.text_files import existing, read_texts
 from energylm.data.tokenizer import tokenizer_sha256
-from energylm.data.writable_tokens import special_ids, writable_tokens
+from energylm.data.vocabulary import special_ids, writable_tokens
+from energylm.data.windows import SourceWindows
 from energylm.errors import ConfigError, DataError
 from energylm.progress import progress
 from energylm.randomness import derive_seed, generator, shuffled
-from energylm.report.report import write_report
+from energylm.records import LOCAL, Record
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Numbers, Plot, Sample, Samples, Section, Text, write_report
 from energylm.search.token_replacement import (
     SIGN,
     ReplacementPath,
@@ -39,14 +50,151 @@ from energylm.search.token_replacement import (
     replace_tokens,
     with_replacements,
 )
-from energylm.verbs.detect.attack_report import (
-    AttackedText,
-    AttackResult,
-    TextEdit,
-    attacked_sections,
-    rank_correlation,
-)
+from energylm.tables import Cell, Table
 from energylm.verbs.detect.probe import AttackEnergy
+
+SHOWN = 6  # texts with their edits in a report
+
+
+@dataclass(frozen=True)
+class TextEdit(Record):
+    """One replacement in words; energy and perplexity are those of the text after it."""
+
+    position: int  # counted from 1
+    before: str
+    after: str
+    predicted_change: float
+    energy: float
+    perplexity: float
+
+
+@dataclass(frozen=True)
+class AttackedText(Record):
+    energy: float
+    perplexity: float
+    edits: tuple[TextEdit, ...]
+    stopped: str  # reached, edits, stuck
+    marked: str  # the text with its edits as [before→after]
+    reread_energy: float | None  # of the edited text, read anew; None where it has become too long to read
+    random_fidelity: float | None  # None where nothing changes the energy
+    candidate_fidelity: float | None
+
+    def after(self, edits: int) -> tuple[float, float]:
+        """Energy and perplexity after at most so many edits."""
+        steps = [(self.energy, self.perplexity), *((edit.energy, edit.perplexity) for edit in self.edits)]
+        return steps[min(edits, len(steps) - 1)]
+
+    def example(self, number: int) -> dict[str, Any]:
+        (energy, perplexity), (energy_after, perplexity_after) = self.after(0), self.after(len(self.edits))
+        return {
+            "text": number,
+            "edits": len(self.edits),
+            "energy": energy,
+            "energy after": energy_after,
+            "perplexity": perplexity,
+            "perplexity after": perplexity_after,
+            "replacements": ", ".join(f"{edit.before.strip()}→{edit.after.strip()}" for edit in self.edits),
+        }
+
+
+@dataclass(frozen=True)
+class AttackOutcome(Record):
+    """All texts in short; None where nothing was flipped, or nothing had to be."""
+
+    texts: int
+    there_before: int
+    attacked: int
+    flipped: int
+    flipped_fraction: float | None
+    median_edits: float | None
+    perplexity_before: float | None  # median over flipped texts
+    perplexity_after: float | None
+    perplexity_raised: float | None  # fraction of flipped texts
+    flips_that_survive_as_text: float | None
+    fidelity_random: float | None
+    fidelity_candidates: float | None
+
+
+@dataclass(frozen=True)
+class AttackResult(Record):
+    towards: str
+    threshold: float
+    max_edits: int
+    texts: tuple[AttackedText, ...]
+    convention: str
+    report: Path | None = field(default=None, metadata=LOCAL)
+
+    computed = ("outcome", "edits", "flipped_by", "examples")
+
+    @property
+    def attacked(self) -> list[AttackedText]:
+        """The texts that had to be turned: the verdict on the others was the wanted one before any edit."""
+        return [text for text in self.texts if text.edits or text.stopped != "reached"]
+
+    @property
+    def flipped(self) -> list[AttackedText]:
+        return [text for text in self.texts if text.edits and text.stopped == "reached"]
+
+    def flipped_within(self, edits: int) -> float | None:
+        """Fraction of the attacked texts that at most `edits` turn; None if there are none."""
+        if not self.attacked:
+            return None
+        return sum(len(text.edits) <= edits for text in self.flipped) / len(self.attacked)
+
+    @property
+    def edits(self) -> list[int]:
+        """Numbers of edits, none to all that are allowed."""
+        return list(range(self.max_edits + 1))
+
+    @property
+    def flipped_by(self) -> list[float]:
+        """Fraction of the attacked texts that at most so many `edits` turn; 0 if there are none."""
+        return [self.flipped_within(edits) or 0.0 for edits in self.edits]
+
+    @property
+    def outcome(self) -> AttackOutcome:
+        flipped = self.flipped
+        reread = [text.reread_energy for text in flipped if text.reread_energy is not None]
+        sign = -1 if self.towards == "real" else 1
+        return AttackOutcome(
+            texts=len(self.texts),
+            there_before=len(self.texts) - len(self.attacked),
+            attacked=len(self.attacked),
+            flipped=len(flipped),
+            flipped_fraction=self.flipped_within(self.max_edits),
+            median_edits=_median([len(text.edits) for text in flipped]),
+            perplexity_before=_median([text.perplexity for text in flipped]),
+            perplexity_after=_median([text.edits[-1].perplexity for text in flipped]),
+            perplexity_raised=_mean([float(text.edits[-1].perplexity > text.perplexity) for text in flipped]),
+            flips_that_survive_as_text=_mean([float(sign * (energy - self.threshold) > 0) for energy in reread]),
+            fidelity_random=_mean([text.random_fidelity for text in self.texts]),
+            fidelity_candidates=_mean([text.candidate_fidelity for text in self.texts]),
+        )
+
+    @property
+    def table(self) -> Table:
+        total = len(self.attacked)
+        rows: list[list[Cell]] = []
+        for edits in self.edits[1:]:
+            share = self.flipped_within(edits)
+            here = sum(len(text.edits) == edits for text in self.flipped)
+            error = None if share is None else math.sqrt(share * (1 - share) / total)
+            rows.append([edits, here, share, error])
+        rows.append(["not flipped", total - len(self.flipped), None, None])
+        return Table(["edits", "texts flipped", "flipped so far", "standard error"], rows, convention=self.convention)
+
+    @property
+    def outcome_table(self) -> Table:
+        return replace(self.outcome.table, convention=self.convention)
+
+    @property
+    def edited(self) -> list[tuple[int, AttackedText]]:
+        """The first texts that were edited, with their numbers."""
+        return [(number, text) for number, text in enumerate(self.texts, start=1) if text.edits][:SHOWN]
+
+    @property
+    def examples(self) -> list[dict[str, Any]]:
+        return [text.example(number) for number, text in self.edited]
 
 
 @dataclass(frozen=True)
@@ -60,8 +208,8 @@ def attack(verb: AttackEnergy, *, output: Path | None = None) -> AttackResult:
     energy, lm = EnergyModel.from_pretrained(verb.energy), LanguageModel.from_pretrained(verb.language_model)
     texts = load_texts(verb, energy, lm)
     attacks = _Attack(verb, energy, lm)
+    attacked = []
     with progress(f"editing towards {verb.towards}", total=len(texts), unit="text") as bar:
-        attacked = []
         for number, text in enumerate(texts):
             attacked.append(attacks.text(text, number))
             bar.advance()
@@ -83,10 +231,9 @@ def attack(verb: AttackEnergy, *, output: Path | None = None) -> AttackResult:
         f"{verb.towards}. {result.convention}. First order and exact changes of energy are compared by Spearman's "
         f"rank correlation on {verb.fidelity_pairs} random replacements a text and on the candidates."
     )
-    page = write_report(
-        output, title=f"Token replacement against {energy.name}", sections=attacked_sections(result, about=about)
-    )
-    return replace(result, report=page)
+    sections = [Text("What this is", about), *_sections(result)]
+    title = f"Token replacement against {energy.name}"
+    return replace(result, report=write_report(output, title=title, sections=sections))
 
 
 class _Attack:
@@ -197,7 +344,7 @@ def check_texts(verb: AttackEnergy) -> str:
         negatives.check(corpus=Corpus.open(verb.corpus))
         kind = "generated" if verb.towards == "real" else "real"
         return f"{min(verb.texts, len(negatives))} {kind} texts of {verb.negatives}"
-    if existing(_source(verb)).is_dir():
+    if existing(verb.source or "").is_dir():
         _windows(verb).check()
         return f"{verb.texts} windows of {verb.length} tokens of {verb.source} ({verb.split})"
     return f"the first {verb.texts} texts of {verb.source}"
@@ -206,9 +353,10 @@ def check_texts(verb: AttackEnergy) -> str:
 def load_texts(verb: AttackEnergy, energy: EnergyModel, lm: LanguageModel) -> list[ProbedText]:
     if verb.negatives is not None and verb.corpus is not None:
         return _of_negatives(verb, Negatives.open(verb.negatives), Corpus.open(verb.corpus), energy)
-    if _source(verb).is_dir():
+    source = Path(verb.source or "")
+    if source.is_dir():
         return _own(energy, lm, _windows(verb).load(lm.tokenizer, model=verb.language_model))
-    texts = list(islice(read_texts(_source(verb), field=verb.field), verb.texts))
+    texts = list(islice(read_texts(source, field=verb.field), verb.texts))
     if not texts:
         raise DataError(f"{verb.source} holds no text; give a file with one text a line")
     return _everywhere(*energy.encode_texts(texts))
@@ -248,10 +396,55 @@ def _everywhere(tokens_BT: Tensor, lengths_B: Tensor) -> list[ProbedText]:
     ]
 
 
-def _source(verb: AttackEnergy) -> Path:
-    assert verb.source is not None  # where there are no negatives
-    return Path(verb.source)
-
-
 def _windows(verb: AttackEnergy) -> SourceWindows:
-    return SourceWindows(str(_source(verb)), verb.length, verb.texts, verb.seed, verb.split)
+    return SourceWindows(verb.source or "", verb.length, verb.texts, verb.seed, verb.split)
+
+
+def rank_correlation(predicted: Sequence[float], exact: Sequence[float]) -> float | None:
+    """Spearman's; None where either side is constant."""
+    if len(predicted) < 2 or np.ptp(predicted) == 0 or np.ptp(exact) == 0:
+        return None
+    return float(spearmanr(predicted, exact).statistic)
+
+
+def _sections(result: AttackResult) -> list[Section]:
+    def plot(title: str, values: Sequence[float], y_label: str, alt: str) -> Plot:
+        line = Series(f"towards {result.towards}", result.edits, values)
+        return Plot(title, LinePlot([line], x_label="edits", y_label=y_label), alt=alt)
+
+    flipped = (
+        f"Fraction of {len(result.attacked)} texts flipped by so many edits: it ends at {result.flipped_by[-1]:.2f}."
+    )
+    sections: list[Section] = [
+        Numbers("Edits that turn the verdict", result.table),
+        Numbers("In short", result.outcome_table),
+        plot("Texts flipped", result.flipped_by, "fraction flipped", flipped),
+    ]
+    if result.attacked:
+        steps = [[text.after(edits) for text in result.attacked] for edits in result.edits]
+        energies = [statistics.fmean([energy for energy, _ in texts]) for texts in steps]
+        perplexities = [statistics.median([perplexity for _, perplexity in texts]) for texts in steps]
+        for title, y_label, values in (
+            ("Energy by edits", "mean energy (lower = likelier)", energies),
+            ("Perplexity by edits", "median perplexity of the language model", perplexities),
+        ):
+            ends = f"from {values[0]:.3g} to {values[-1]:.3g}"
+            sections.append(
+                plot(title, values, y_label, f"{y_label} after each edit, {ends}; flipped texts stay as they are.")
+            )
+    samples = [Sample(_label(number, text), "", text.marked) for number, text in result.edited]
+    return [*sections, Samples("Edited texts", samples)] if samples else sections
+
+
+def _label(number: int, text: AttackedText) -> str:
+    steps = "".join(f" → {edit.energy:.2f} ({edit.perplexity:.1f})" for edit in text.edits)
+    return f"text {number}, energy (perplexity): {text.energy:.2f} ({text.perplexity:.1f}){steps}"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return statistics.fmean(numbers) if numbers else None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(statistics.median(values)) if values else None

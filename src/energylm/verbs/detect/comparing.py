@@ -6,7 +6,7 @@ A difference above the margin has no ranking loss; above 0 the pair is ordered r
 of 1 in eq. 2 and draw 0.1 in figure 3, so margins are a parameter, told with every number. Errors are over contexts,
 since the generated texts of a context share its real one.
 
-Relations  `data.negatives_contrast` puts the texts side by side; `objectives.residual_energy` trains differences;
+Relations  `data.contrast` puts the texts side by side; `objectives.residual_energy` trains differences;
            `estimators.discrimination` asks for one threshold for all contexts.
 """
 
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,16 +24,16 @@ from energylm.bundles.energy_model import bind
 from energylm.bundles.known_models import locate
 from energylm.bundles.log_likelihood_energy import load_energy
 from energylm.contracts import Energy
+from energylm.data.contrast import Contrast, pad
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
-from energylm.data.negatives_contrast import Contrast, pad
 from energylm.errors import ConfigError, DataError
-from energylm.progress import progress
 from energylm.randomness import derive_seed, shuffled
 from energylm.records import LOCAL, Record
 from energylm.report.plots import LinePlot, histogram_plot
 from energylm.report.report import Numbers, Plot, Section, Text, write_report
 from energylm.tables import Cell, Table
+from energylm.verbs.detect.discriminating import side_by_side
 from energylm.verbs.detect.probe import CompareEnergies
 
 CONTEXTS_AT_ONCE = 256
@@ -176,14 +175,10 @@ def differences(name: str, real_B: Tensor, generated_BK: Tensor, *, margins: Seq
 def _of_folder(verb: CompareEnergies, folder: str, name: str, corpus: Corpus, energy: Energy) -> Differences:
     negatives = Negatives.open(folder)
     contrast = Contrast(negatives, corpus, rows=_rows(verb, negatives))
-    copies_K, parts = np.arange(verb.per_context), []
-    with progress(f"scoring {name}", total=len(contrast), unit="context") as bar:
-        for start in range(0, len(contrast), CONTEXTS_AT_ONCE):
-            chosen = np.arange(start, min(start + CONTEXTS_AT_ONCE, len(contrast)))
-            sequences = contrast.sequences(chosen, np.tile(copies_K, (len(chosen), 1)))
-            parts.append(energy.energies(*pad(sequences)).double().cpu().view(len(chosen), -1))
-            bar.advance(len(chosen))
-    energy_BJ: Tensor = torch.cat(parts)
+    what = f"scoring {name}"
+    energy_BJ = side_by_side(
+        lambda texts: energy.energies(*pad(texts)), contrast, verb.per_context, what=what, at_once=CONTEXTS_AT_ONCE
+    )
     return differences(name, energy_BJ[:, 0], energy_BJ[:, 1:], margins=verb.margin)
 
 
@@ -204,8 +199,8 @@ def _names(folders: Sequence[str]) -> dict[str, str]:
     """What each folder holds, in words; the folder itself beside it where that does not tell them apart."""
     opened = {folder: Negatives.open(folder) for folder in folders}
     names = {folder: f"{of.manifest.generator.name}, {SIDES[of.config.side]}" for folder, of in opened.items()}
-    told_apart = len(set(names.values())) == len(names)
-    return names if told_apart else {folder: f"{name} ({folder})" for folder, name in names.items()}
+    are_different = len(set(names.values())) == len(names)
+    return names if are_different else {folder: f"{name} ({folder})" for folder, name in names.items()}
 
 
 def _error(values_B: Tensor) -> float:

@@ -22,12 +22,11 @@ from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy, load_energy
 from energylm.config.models import TOKENS
 from energylm.config.texts import CellConfig
+from energylm.data.contrast import Contrast, pad
 from energylm.data.corpus import Corpus
-from energylm.data.negatives import Negatives
-from energylm.data.negatives_contrast import Contrast, pad
-from energylm.data.negatives_sources import NegativesSource, paired_sources
+from energylm.data.negatives import Negatives, NegativesSource, paired_sources
+from energylm.data.overlap import SeenWindows, Tokens
 from energylm.data.tokenizer import tokenizer_sha256
-from energylm.data.window_overlap import SeenWindows, Tokens
 from energylm.errors import DataError, VocabularyMismatch
 from energylm.estimators.discrimination import Discrimination, discrimination
 from energylm.files import read_json, write_json

@@ -6,30 +6,59 @@ length; TF-IDF with logistic regression where training texts are given. Texts th
 by their hashes and said.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from energylm.bundles.detector import Detector
-from energylm.bundles.detector_results import Detection
+from energylm.bundles.detector import Detection, Detector
+from energylm.bundles.detector_calibration import DetectorCalibration
 from energylm.data.detection import HUMAN, MACHINE, DetectionData, Label, LabelledText, read_detection
+from energylm.data.document import split_of
+from energylm.data.overlap import SeenTexts
 from energylm.data.text_blocks import EncodedText
-from energylm.data.text_overlap import SeenTexts
-from energylm.estimators.discrimination import Discrimination, discrimination
+from energylm.estimators.discrimination import FALSE_POSITIVE_RATES, Discrimination, discrimination
+from energylm.estimators.false_positive_threshold import texts_needed
 from energylm.progress import say
 from energylm.randomness import derive_seed
 from energylm.records import LOCAL, Record
-from energylm.report.report import write_report
-from energylm.tables import Table
-from energylm.verbs.detect.baseline import tfidf_scores
-from energylm.verbs.detect.evaluate import EvaluateDetector
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Numbers, Plot, Section, Text, write_report
+from energylm.tables import Cell, Table
+from energylm.verbs.detect.calibrating import PROMISES
+from energylm.verbs.detect.detect import EvaluateDetector
 from energylm.verbs.detect.judging import detect
-from energylm.verbs.detect.report import VerdictShares, evaluation_sections, measures_table
 
 FEWEST_FOR_A_LENGTH = 10  # texts of each class
+CONVENTION = (
+    "higher score = machine; 95 % bootstrap intervals by text; balanced accuracy at even odds; TPR = share of machine "
+    "texts found where 1 % or 5 % of these human texts are called machine, where they are enough to show that"
+)
+TFIDF_FEATURES = 1 << 18
+TFIDF_STRENGTHS = (0.25, 1.0, 4.0, 16.0, 64.0)  # inverse of L2; Radford & Wu search 1/64 … 64
+TFIDF_HELD_OUT = 0.2
+
+
+@dataclass(frozen=True)
+class VerdictShares(Record):
+    """Shares of the texts of one class."""
+
+    texts: int
+    machine: float
+    human: float
+    abstains: float
+
+    @classmethod
+    def of(cls, detections: Sequence[Detection]) -> "VerdictShares":
+        count = max(len(detections), 1)
+        shares = {
+            verdict: sum(detection.verdict == verdict for detection in detections) / count
+            for verdict in ("machine", "human", "abstains")
+        }
+        return cls(len(detections), **shares)
 
 
 @dataclass(frozen=True)
@@ -84,7 +113,7 @@ def evaluate(verb: EvaluateDetector, *, output: Path | None = None) -> DetectorE
     """Measure; with `output` also write results.json, results.md, plots and report.html into that folder."""
     detector, data, train = open_inputs(verb)
     data, overlap, left_out = _without_overlap(data, _seen(detector, train), drop=verb.drop_overlap)
-    detections = detect(detector, [text.text for text in data.texts])
+    detections, calibration = detect(detector, [text.text for text in data.texts]), detector.calibration
     log_odds_N = np.array([np.nan if detection.log_odds is None else detection.log_odds for detection in detections])
     baseline = None
     if train is not None:
@@ -95,23 +124,19 @@ def evaluate(verb: EvaluateDetector, *, output: Path | None = None) -> DetectorE
         baseline=baseline,
         sources=_by_source(verb, data.texts, log_odds_N),
         lengths=_by_length(verb, detector, data),
-        verdicts=_verdicts(data.texts, detections),
-        coverage=_coverage(detector, data.texts, detections),
+        verdicts=_shares((f"{text.label}: {text.source}", of) for text, of in zip(data.texts, detections, strict=True)),
+        coverage=_shares(  # too short texts are in the first span, where the detector abstains on them
+            (calibration.at(of.tokens_used).shortest, of)
+            for text, of in zip(data.texts, detections, strict=True)
+            if calibration is not None and text.label == HUMAN
+        ),
         overlap=overlap,
         left_out=left_out,
-        false_positive_rate=None if detector.calibration is None else detector.calibration.asked_rate,
+        false_positive_rate=None if calibration is None else calibration.asked_rate,
     )
     if output is None:
         return result
-    sections = evaluation_sections(
-        about=_about(detector, data, overlap, left_out),
-        overall=result.overall,
-        sources=result.sources,
-        verdicts=result.verdicts,
-        calibration=detector.calibration,
-        coverage=result.coverage,
-        curve=result.lengths,
-    )
+    sections = _sections(result, calibration, about=_about(detector, data, overlap, left_out))
     page = write_report(output, title=f"Detection by {detector.energy.name}", sections=sections)
     return replace(result, report=page)
 
@@ -125,20 +150,20 @@ def _seen(detector: Detector, train: DetectionData | None) -> SeenTexts | None:
 
 def _without_overlap(data: DetectionData, seen: SeenTexts | None, *, drop: bool) -> tuple[DetectionData, int, int]:
     """The texts to judge, how many of them were trained on, and how many of those are left out."""
-    known = [seen is not None and seen.has(text.text) for text in data.texts]
-    count = sum(known)
+    overlaps = [seen is not None and seen.has(text.text) for text in data.texts]
+    count = sum(overlaps)
     if not count:
         return data, 0, 0
-    first = data.texts[known.index(True)].name
+    first = data.texts[overlaps.index(True)].name
     say(
         f"{count:,} of {len(data.texts):,} test texts overlap the training texts (the first is {first}): "
         + ("they are left out" if drop else "these numbers are too good; --drop-overlap leaves them out")
     )
     if not drop:
         return data, count, 0
-    kept = DetectionData(tuple(text for text, is_known in zip(data.texts, known, strict=True) if not is_known))
-    kept.require_both("after the overlap was left out, an evaluation")
-    return kept, count, count
+    rest = DetectionData(tuple(text for text, overlap in zip(data.texts, overlaps, strict=True) if not overlap))
+    rest.require_both("after the overlap was left out, an evaluation")
+    return rest, count, count
 
 
 def _measured(verb: EvaluateDetector, texts: Sequence[LabelledText], scores_N: NDArray[np.float64]) -> Discrimination:
@@ -198,28 +223,120 @@ def cut_texts(texts: Sequence[EncodedText], length: int, *, seed: int) -> list[E
     return [text.cut(int(rng.random() * (len(text) - length + 1)), length) for text in texts if len(text) >= length]
 
 
-def _coverage(
-    detector: Detector, texts: Sequence[LabelledText], detections: Sequence[Detection]
-) -> dict[int, VerdictShares]:
-    """Verdicts on human texts by span; too short ones are in the first, where the detector abstains on them."""
-    by_span: dict[int, list[Detection]] = {}
-    for text, detection in zip(texts, detections, strict=True):
-        if detector.calibration is not None and text.label == HUMAN:
-            by_span.setdefault(detector.calibration.at(detection.tokens_used).shortest, []).append(detection)
-    return {shortest: VerdictShares.of(by_span[shortest]) for shortest in sorted(by_span)}
-
-
-def _verdicts(texts: Sequence[LabelledText], detections: Sequence[Detection]) -> dict[str, VerdictShares]:
-    by_source: dict[str, list[Detection]] = {}
-    for text, detection in zip(texts, detections, strict=True):
-        by_source.setdefault(f"{text.label}: {text.source}", []).append(detection)
-    return {name: VerdictShares.of(by_source[name]) for name in sorted(by_source)}
+def _shares(verdicts: Iterable[tuple[Any, Detection]]) -> dict[Any, VerdictShares]:
+    """By group, in order."""
+    groups: dict[Any, list[Detection]] = {}
+    for group, detection in verdicts:
+        groups.setdefault(group, []).append(detection)
+    return {group: VerdictShares.of(groups[group]) for group in sorted(groups)}
 
 
 def _about(detector: Detector, data: DetectionData, overlap: int, left_out: int) -> str:
     trained = ", ".join(detector.energy.provenance.get("sources", [])) or "unknown texts"
-    said = f"The detector {detector.energy.name}, trained on {trained}, judges {data.describe()}."
+    about = f"The detector {detector.energy.name}, trained on {trained}, judges {data.describe()}."
     if overlap:
         fate = "they are left out" if left_out else "none of them is left out"
-        said += f"\n\n{overlap:,} texts overlap its training texts; {fate}."
-    return said
+        about += f"\n\n{overlap:,} texts overlap its training texts; {fate}."
+    return about
+
+
+def tfidf_scores(train: Sequence[LabelledText], test: Sequence[str], *, seed: int = 0) -> NDArray[np.float64]:
+    """(N,) scores of the test texts; higher = machine, 0 = as likely as not: the baseline to beat (Radford & Wu 2019).
+
+    score(text) = w · tf-idf(words and pairs of words) + b, the strength of L2 chosen on training texts held out.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    vectorizer = TfidfVectorizer(
+        ngram_range=(1, 2), sublinear_tf=True, max_features=TFIDF_FEATURES, token_pattern=r"(?u)\w+|[^\w\s]"
+    )
+    features = vectorizer.fit_transform([text.text for text in train])
+    is_machine = np.array([text.label == MACHINE for text in train])
+    held_out = np.array(
+        [split_of(text.group, valid_fraction=0.0, test_fraction=TFIDF_HELD_OUT, seed=2) == "test" for text in train]
+    )
+
+    def fitted(strength: float, rows: NDArray[np.bool_]) -> LogisticRegression:
+        model = LogisticRegression(C=strength, class_weight="balanced", max_iter=1000, random_state=seed)
+        return model.fit(features[rows], is_machine[rows])
+
+    def loss(strength: float) -> float:
+        """Logistic loss of the held-out training texts, both classes weighing the same."""
+        signs = np.where(is_machine[held_out], 1.0, -1.0)
+        losses = np.logaddexp(0, -signs * fitted(strength, ~held_out).decision_function(features[held_out]))
+        return float(losses[signs > 0].mean() + losses[signs < 0].mean())
+
+    both = [len(set(is_machine[rows])) == 2 for rows in (held_out, ~held_out)]
+    strength = min(TFIDF_STRENGTHS, key=loss) if all(both) else 1.0
+    everything = np.ones(len(train), dtype=bool)
+    return np.asarray(fitted(strength, everything).decision_function(vectorizer.transform(list(test))), np.float64)
+
+
+def measures_table(rows: Mapping[str, Discrimination], *, convention: str = CONVENTION) -> Table:
+    """A row a detector or a source; where TPR at a rate is not known, how many human texts it needs."""
+    cells: list[list[Cell]] = []
+    for name, of in rows.items():
+        rates = zip(FALSE_POSITIVE_RATES, (of.tpr_at_1, of.tpr_at_5), strict=True)
+        tpr = [f"needs {texts_needed(rate)} human texts" if value is None else str(value) for rate, value in rates]
+        cells.append([name, of.real, of.machine, str(of.auroc), *tpr, str(of.balanced_accuracy)])
+    columns = ["", "human", "machine", "AUROC", "TPR at 1 %", "TPR at 5 %", "balanced accuracy"]
+    return Table(columns, cells, convention=convention)
+
+
+def _coverage_table(calibration: DetectorCalibration, human: Mapping[int, VerdictShares]) -> Table:
+    """What became of the promise: human texts by span, which is named by its shortest length."""
+    spans = {span.shortest: span for span in calibration.spans}
+    rows: list[list[Cell]] = []
+    for shortest, of in human.items():
+        span = spans[shortest]
+        promise = (span.false_positive_rate, PROMISES[span.promise])
+        rows.append([calibration.lengths(span), of.texts, of.machine, of.abstains, *promise])
+    return Table(
+        ["length", "human texts", "called machine", "abstains", "promised", "promise for"],
+        rows,
+        convention="shares of the human texts of each length; promised: the probability of being called machine for a "
+        "new human text like those of the calibration",
+    )
+
+
+def _lengths_plot(curve: Mapping[int, Discrimination]) -> LinePlot:
+    """Accuracy and AUROC over tokens read."""
+    tokens, measured = [float(length) for length in curve], list(curve.values())
+    lines = [
+        Series("AUROC", tokens, [m.auroc.value for m in measured]),
+        Series("balanced accuracy", tokens, [m.balanced_accuracy.value for m in measured]),
+    ]
+    at_5 = [m.tpr_at_5.value for m in measured if m.tpr_at_5 is not None]
+    if len(at_5) == len(measured):
+        lines.append(Series("TPR at 5 %", tokens, at_5))
+    return LinePlot(lines, x_label="tokens of each text that were read", y_label="share", log_x=True)
+
+
+def _sections(result: DetectorEvaluation, calibration: DetectorCalibration | None, *, about: str) -> list[Section]:
+    by_source = f"each against the human texts of its own file or, if that has none, all; {CONVENTION}"
+    promised = "it is not calibrated"
+    if calibration is not None:
+        promised = f"calibrated for {calibration.asked_rate:.3g} false positives"
+    verdicts = Table(
+        ["", "texts", "called machine", "called human", "abstains"],
+        [[name, of.texts, of.machine, of.human, of.abstains] for name, of in result.verdicts.items()],
+        convention=f"verdicts of the detector with its own threshold; {promised}",
+    )
+    sections: list[Section] = [
+        Text("What this is", about),
+        Numbers("Detection", measures_table(result.overall)),
+        Numbers("By machine source", measures_table(result.sources, convention=by_source)),
+        Numbers("Verdicts", verdicts),
+    ]
+    if calibration is not None:
+        sections.append(Numbers("False positives by length", _coverage_table(calibration, result.coverage)))
+    if curve := result.lengths:
+        table = measures_table(
+            {f"{length} tokens": measured for length, measured in curve.items()},
+            convention=f"a piece of so many tokens at a random place of each text that is long enough; {CONVENTION}",
+        )
+        ends = [f"{curve[length].auroc.value:.2f} at {length} tokens" for length in (min(curve), max(curve))]
+        plot = Plot("Accuracy over length", _lengths_plot(curve), alt=f"AUROC goes from {ends[0]} to {ends[1]}.")
+        sections += [Numbers("By length", table), plot]
+    return sections

@@ -14,14 +14,14 @@ from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
-    from energylm.data.source_windows import SourceWindows
+    from energylm.data.windows import SourceWindows
     from energylm.jobs.costs import Counted, Surroundings
     from energylm.models.compute import Network
     from energylm.report.grid_report import GridSummary
-    from energylm.verbs.detect.attack_report import AttackResult
+    from energylm.verbs.detect.attacking import AttackResult
     from energylm.verbs.detect.comparing import DifferencesResult
     from energylm.verbs.detect.discriminating import DiscriminationResult, FittedLikelihood
-    from energylm.verbs.detect.perturb_report import PerturbResult
+    from energylm.verbs.detect.perturbing import PerturbResult
 
 Split = Literal["train", "valid", "test"]
 EnergyFolder = Annotated[str, Positional("ENERGY"), Field(description="An energy folder (`energylm energy train`).")]
@@ -76,7 +76,7 @@ class PerturbTexts(Verb):
 
     @property
     def windows(self) -> "SourceWindows":
-        from energylm.data.source_windows import SourceWindows
+        from energylm.data.windows import SourceWindows
 
         return SourceWindows(self.source, self.length, self.texts, self.seed, self.split, self.field, self.documents)
 
@@ -243,7 +243,7 @@ class Discriminate(Verb):
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
         from energylm.bundles.known_models import locate
-        from energylm.data.negatives_sources import paired_sources
+        from energylm.data.negatives import paired_sources
 
         texts = sum(len(negatives) for negatives, _ in paired_sources(self.negatives, self.corpus))
         return f"would judge {texts:,} texts and what was generated beside them with {locate(self.energy)}"

@@ -34,8 +34,8 @@ from energylm.data.detection import (
     read_detection,
     spread,
 )
+from energylm.data.overlap import SeenTexts
 from energylm.data.text_blocks import EncodedText
-from energylm.data.text_overlap import SeenTexts
 from energylm.energies.encoder_bodies import keep_first_layers
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.discrimination import Discrimination, discrimination

@@ -1,19 +1,24 @@
-"""What is looked at in text that a joint model writes: n-grams, densities, next tokens (deng2020 §4.3, app. A.1).
+"""What is looked at in text that a joint model writes (deng2020 §4.3, app. A.1): options and windows of all analyses.
 
-Steps of recipes; the command line does not offer them. `joint_windows` loads what they have in common.
+Relations  `sampled_text` and `repetitions` are steps of recipes; the command line does not offer them.
 """
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
+from energylm.bundles.known_models import locate
+from energylm.data.windows import SourceWindows
 from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.randomness import derive_seed
 from energylm.verbs.verb import Verb
 
 if TYPE_CHECKING:
-    from energylm.data.source_windows import SourceWindows
-    from energylm.verbs.joint.repetitions import RepetitionsResult
-    from energylm.verbs.joint.sampled_text import SampledTextResult
+    from energylm.bundles.language_model import LanguageModel, SampledTexts
+    from energylm.bundles.residual_model import ResidualModel
+    from energylm.jobs.costs import Counted, Surroundings
 
 
 class JointAnalysis(Verb):
@@ -40,15 +45,11 @@ class JointAnalysis(Verb):
         return self
 
     @property
-    def windows(self) -> "SourceWindows":
+    def windows(self) -> SourceWindows:
         """The same that `energylm perplexity` measures with this seed."""
-        from energylm.data.source_windows import SourceWindows
-
         return SourceWindows(self.source, self.length, self.contexts, self.seed, self.split)
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
-        from energylm.bundles.known_models import locate
-
         for model in (self.language_model, self.energy):
             locate(model)
         return (
@@ -56,27 +57,47 @@ class JointAnalysis(Verb):
             f"its joint model with {self.energy} from {self.n:,} samples each"
         )
 
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.verbs.joint.costs import count_analysis
 
-class SampledText(JointAnalysis):
-    """Compare base and joint continuations with real ones: unique n-grams (fig. 2 right), densities (fig. 3)."""
-
-    def run(self, job: Job = DEFAULT_JOB) -> "SampledTextResult":
-        from energylm.verbs.joint.sampled_text import compare_sampled_text
-
-        return compare_sampled_text(self)
+        return count_analysis(self, around)
 
 
-class Repetitions(JointAnalysis):
-    """Tabulate next tokens where the base model has just repeated itself (app. A.1, table 3)."""
+@dataclass(frozen=True)
+class JointWindows:
+    """Windows of a corpus and the joint model that continues their beginnings."""
 
-    candidates: int = Field(128, ge=1, description="Likeliest tokens of the base model that are looked at.")
-    keep: int = Field(10, ge=1, description="Likeliest of them that are kept and renormalised.")
-    repetitions: int = Field(3, ge=1, description="Repetitions that are looked at, the first in the samples.")
-    within: int = Field(8, ge=1, description="A word repeats itself if it stood among so many tokens before.")
-    letters: int = Field(4, ge=1, description="Shorter words repeat themselves in all good text; they do not count.")
-    show: int = Field(5, ge=1, description="Rows of each table.")
+    verb: JointAnalysis
+    lm: "LanguageModel"
+    joint: "ResidualModel"
+    windows: list[list[int]]
 
-    def run(self, job: Job = DEFAULT_JOB) -> "RepetitionsResult":
-        from energylm.verbs.joint.repetitions import tabulate_repetitions
+    @classmethod
+    def load(cls, verb: JointAnalysis) -> "JointWindows":
+        from energylm.bundles.energy_model import EnergyModel
+        from energylm.bundles.language_model import LanguageModel
+        from energylm.bundles.residual_model import ResidualModel
 
-        return tabulate_repetitions(self)
+        lm = LanguageModel.from_pretrained(verb.language_model)
+        windows = verb.windows.load(lm.tokenizer, model=verb.language_model)
+        lm = lm.without_special_tokens()  # the windows lie within documents
+        return cls(verb, lm, ResidualModel(lm, EnergyModel.from_pretrained(verb.energy)), windows)
+
+    @property
+    def new_tokens(self) -> int:
+        return self.verb.length - self.verb.prefix_tokens
+
+    @property
+    def contexts(self) -> list[list[int]]:
+        return [window[: self.verb.prefix_tokens] for window in self.windows]
+
+    @property
+    def continuations(self) -> list[list[int]]:
+        """The real ones."""
+        return [window[self.verb.prefix_tokens :] for window in self.windows]
+
+    @cached_property
+    def base_samples(self) -> "SampledTexts":
+        """One untruncated continuation of each context by the base model."""
+        seed = derive_seed(self.verb.seed, "base samples")
+        return self.lm.sample(self.contexts, n=1, max_new_tokens=self.new_tokens, stop_at_eos=False, seed=seed)

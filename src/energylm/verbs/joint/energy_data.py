@@ -11,12 +11,10 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from energylm.bundles.weights_identity import weights_sha256
-from energylm.data.contrast_union import ContrastUnion
+from energylm.bundles.model_folder import weights_sha256
+from energylm.data.contrast import Contrast, ContrastUnion, by_window
 from energylm.data.corpus import Corpus
-from energylm.data.negatives import Negatives
-from energylm.data.negatives_contrast import Contrast, by_window
-from energylm.data.negatives_sources import NegativesSource, open_negatives_sources
+from energylm.data.negatives import Negatives, NegativesSource, open_negatives_sources
 from energylm.errors import ConfigError, DataError
 from energylm.verbs.joint.train_energy import TrainEnergy
 

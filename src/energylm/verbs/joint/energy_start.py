@@ -17,8 +17,8 @@ from energylm.config.models import (
     preset_kind,
 )
 from energylm.config.pretrain import MASKED_PRESETS
+from energylm.data.contrast import pad
 from energylm.data.corpus import Corpus
-from energylm.data.negatives_contrast import pad
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.energies.encoder_bodies import build_energy_body
 from energylm.energies.pooled import PooledEnergy

@@ -13,7 +13,7 @@ from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Short, Verb
 
 if TYPE_CHECKING:
-    from energylm.data.source_windows import SourceWindows
+    from energylm.data.windows import SourceWindows
     from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.joint.perplexity_report import PerplexityResult
 
@@ -93,7 +93,7 @@ class Perplexity(Verb):
 
     @property
     def windows(self) -> "SourceWindows":
-        from energylm.data.source_windows import SourceWindows
+        from energylm.data.windows import SourceWindows
 
         return SourceWindows(self.source, self.length, self.contexts, self.seed, self.split, self.field, self.documents)
 

@@ -21,8 +21,8 @@ from energylm.bundles.compatibility import calibration_caution
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.model_folder import weights_sha256
 from energylm.config.models import KIND_WORDS
-from energylm.data.contrast_union import ContrastUnion
-from energylm.data.negatives_sources import NegativesSource
+from energylm.data.contrast import ContrastUnion
+from energylm.data.negatives import NegativesSource
 from energylm.files import read_json, write_json
 from energylm.progress import say
 from energylm.report.report import PAGE, write_report

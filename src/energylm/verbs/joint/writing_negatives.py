@@ -22,19 +22,22 @@ from numpy.typing import NDArray
 from energylm.bundles.known_models import absolute_place, locate
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import MANIFEST as MODEL_MANIFEST
-from energylm.bundles.weights_identity import weights_sha256
+from energylm.bundles.model_folder import weights_sha256
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT
-from energylm.data.affix import cut_lengths, split_affix
+from energylm.data.contrast import cut_lengths, split_affix
 from energylm.data.corpus import Corpus
-from energylm.data.negatives_draft import (
+from energylm.data.negatives_manifest import (
+    DRAFT_FILE,
+    CorpusRecord,
+    GeneratorRecord,
+    NegativesManifest,
     State,
     abandon_draft,
     begin_draft,
+    existing_negatives,
     finish_draft,
-    found_negatives,
     recorded_negatives,
 )
-from energylm.data.negatives_manifest import DRAFT_FILE, CorpusRecord, GeneratorRecord, NegativesManifest
 from energylm.data.negatives_shards import NegativeRows, write_shard
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.data.windows import Windows
@@ -119,7 +122,7 @@ def plan_negatives(verb: MakeNegatives, output: Path) -> NegativesPlan:
         ),
         contexts=len(contexts.window_N),
     )
-    manifest, state = found_negatives(planned, output)
+    manifest, state = existing_negatives(planned, output)
     return NegativesPlan(manifest, state, tokens=sum(contexts.block_tokens), blocks=len(contexts.blocks))
 
 

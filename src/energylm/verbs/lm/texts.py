@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from energylm.bundles.language_model import LanguageModel, SequenceScore
-from energylm.data.source_windows import even_windows
 from energylm.data.text_files import existing, read_texts, read_whole
+from energylm.data.windows import even_windows
 from energylm.errors import DataError
 from energylm.estimators.perplexity import PerplexityEstimate
 from energylm.jobs.job import Job
