@@ -5,8 +5,7 @@ import torch
 from torch.testing import assert_close
 from transformers import BertConfig, BertModel
 
-from energylm.bundles.energy_gradients import EnergyGradients
-from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.energy_model import EnergyGradients, EnergyModel
 from energylm.data.corpus import Corpus
 from energylm.energies.pooled import PooledEnergy
 from energylm.errors import ModelError

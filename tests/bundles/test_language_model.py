@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from energylm import LanguageModel
-from energylm.bundles.text_results import SampledTexts
+from energylm.bundles.language_model import SampledTexts
 from energylm.config.sampling import Truncation
 from energylm.contracts import CausalModel as Contract
 from energylm.data.tokenizer import train_tokenizer

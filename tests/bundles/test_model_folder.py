@@ -14,8 +14,7 @@ from energylm.bundles.conditional_masked_model import ConditionalMaskedModel
 from energylm.bundles.known_models import absolute_place
 from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy, load_energy
 from energylm.bundles.masked_language_model import MaskedLanguageModel
-from energylm.bundles.model_folder import MANIFEST, check_finite
-from energylm.bundles.weights_identity import model_identity, weights_sha256
+from energylm.bundles.model_folder import MANIFEST, check_finite, model_identity, weights_sha256
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import ModelError
 from energylm.files import read_json, sha256_of_file, write_json

@@ -2,7 +2,7 @@
 
 import random
 
-from energylm.bundles.request_groups import MOST_WASTE, RequestShape, groups
+from energylm.bundles.batched_requests import MOST_WASTE, RequestShape, groups
 
 
 def test_by_hand():

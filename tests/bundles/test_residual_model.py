@@ -8,7 +8,7 @@ import torch
 import energylm
 from energylm import EnergyModel, LanguageModel, ResidualModel
 from energylm.bundles import weighted_draws
-from energylm.bundles.text_reading import TextReader
+from energylm.bundles.text_codec import TextReader
 from energylm.data.tokenizer import train_tokenizer
 from energylm.errors import DataError, ModelError, VocabularyMismatch
 from energylm.models.causal import CausalLanguageModel

@@ -201,7 +201,7 @@ def test_a_list_scores_as_its_members_do_over_the_tree(model_folder):
 
 def test_networks_that_read_no_trees_score_the_same_and_say_so(model_folder, monkeypatch, capsys):
     scorer = Scorer.from_pretrained(model_folder)
-    monkeypatch.setattr("energylm.bundles.scorer_causal.why_not_prefix_tree", lambda model: "it is old-fashioned")
+    monkeypatch.setattr("energylm.bundles.scorer.why_not_prefix_tree", lambda model: "it is old-fashioned")
     (found,) = scorer.list_scores([TEXTS])
     assert [one.score for one in found] == pytest.approx(scorer.score(TEXTS), abs=1e-4)
     assert "every hypothesis by itself, shared prefixes too (slower): it is old-fashioned" in capsys.readouterr().err

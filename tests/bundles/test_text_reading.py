@@ -4,7 +4,7 @@ import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from energylm.bundles.text_reading import TextReader
+from energylm.bundles.text_codec import TextReader
 from energylm.data.tokenizer import train_tokenizer
 from energylm.errors import DataError
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from energylm.bundles.weights_identity import weights_sha256
+from energylm.bundles.model_folder import weights_sha256
 from energylm.errors import ModelError
 from energylm.files import sha256_of_file
 

@@ -26,7 +26,7 @@ from energylm.jobs.job import Job
 from energylm.progress import Counter, say
 from energylm.verbs.cloze.rerank import Rerank
 from energylm.verbs.cloze.score import Score
-from energylm.verbs.detect.run import RunDetector
+from energylm.verbs.detect.detect import RunDetector
 from energylm.verbs.joint import writing_negatives
 from energylm.verbs.joint.negatives import MakeNegatives
 from energylm.verbs.joint.perplexity import Perplexity

@@ -1,7 +1,11 @@
-"""What every web face of energylm shares: tokens, headers, limits of what comes in, and errors in one line.
+"""What every web face of energylm shares: tokens, keys, headers, limits of what comes in, and errors in one line.
 
 Tokens are random, at least 128 bits long and known to the server as SHA-256 digests only: a plain hash is enough for
-something that nobody can guess, and comparing digests takes the same time whatever they are.
+something that nobody can guess, and comparing digests takes the same time whatever they are. API keys are such tokens,
+in a file of digests or in the environment, where they are hashed at once:
+
+    # keys file, one a line; what follows the digest is a note
+    sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 laboratory
 
 Bodies are read whole before the application sees them, up to a limit, within a time, and not nested too deeply. Every
 answer that is no page is JSON in which <, > and & are written as escapes, so that what a browser takes for a page by
@@ -14,10 +18,12 @@ import asyncio
 import hashlib
 import hmac
 import json
+import os
 import re
 import secrets
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from fastapi import FastAPI, Request
@@ -27,10 +33,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from energylm.errors import BusyError, DiskFull, EnergyLMError
+from energylm.errors import BusyError, ConfigError, DiskFull, EnergyLMError
 
 TOKEN_BYTES = 24  # 192 bits
 SHOWN_CHARACTERS = 200  # of what a client named wrongly
+KEYS_VARIABLE = "ENERGYLM_API_KEYS"
+SHORTEST_KEY = 20  # characters; a shorter one might be guessed, and a plain hash would not protect it
 
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; "
@@ -45,8 +53,9 @@ SECURITY_HEADERS = {
 
 # A string, or what is left of one that never ends; possessive, so that no input makes it look twice.
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-# How pydantic names the branches of a union in the place of an error: nothing that a client knows of.
+# How pydantic names the branches of a union in the location of an error: nothing that a client knows of.
 _TYPE_TAG = re.compile(r"(constrained-|list\[|dict\[|literal\[|tuple\[)|(str|int|float|bool|none)$")
+_KEY_LINE = re.compile(r"sha256:([0-9a-f]{64})(\s.*)?")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
@@ -62,6 +71,62 @@ def hash_token(token: str) -> str:
 def token_matches(token: str, digest: str) -> bool:
     """Whether `digest` is `token`'s, in a time that does not tell how much of it is."""
     return hmac.compare_digest(hash_token(token).encode(), digest.encode())
+
+
+class ApiKeys:
+    """The digests of the keys that are allowed; none: everyone is."""
+
+    def __init__(self, digests: Iterable[str] = ()) -> None:
+        self._digests = tuple(digests)
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    @classmethod
+    def load(cls, file: Path | None) -> Self:
+        """Keys of the file, and those of the environment, from which they are removed."""
+        return cls([*([] if file is None else _keys_of_file(file)), *_keys_of_environment()])
+
+    def allow(self, authorization: str | None) -> bool:
+        """Whether the header holds one of the keys. Every digest is compared, so time tells nothing."""
+        scheme, _, key = (authorization or "").partition(" ")
+        matches = [token_matches(key.strip(), digest) for digest in self._digests]
+        return not self._digests or (scheme.lower() == "bearer" and any(matches))
+
+
+def add_key(file: Path, *, note: str = "") -> str:
+    """A new key, whose digest is appended to `file`; the key itself is kept nowhere."""
+    key = new_token()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "a", encoding="utf-8") as out:
+        out.write(f"sha256:{hash_token(key)} {' '.join(note.split())}".rstrip() + "\n")
+    return key
+
+
+def _keys_of_file(file: Path) -> list[str]:
+    digests = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        digest = _KEY_LINE.fullmatch(text)
+        if digest is None:
+            raise ConfigError(
+                f"{file} line {number} is no digest of the form sha256:<64 hexadecimal digits>; "
+                "make keys with --add-key"
+            )
+        digests.append(digest[1])
+    if not digests:
+        raise ConfigError(f"{file} holds no key, so nobody could ask; make one with --add-key")
+    return digests
+
+
+def _keys_of_environment() -> list[str]:
+    keys = [key.strip() for key in os.environ.pop(KEYS_VARIABLE, "").split(",") if key.strip()]
+    if any(len(key) < SHORTEST_KEY for key in keys):
+        raise ConfigError(f"a key in {KEYS_VARIABLE} has fewer than {SHORTEST_KEY} characters; take a random one")
+    return [hash_token(key) for key in keys]
 
 
 class SafeJSON(JSONResponse):
@@ -93,20 +158,10 @@ class RefusedRequest(Exception):
         self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
 
     def answer(self) -> Response:
-        return error_answer(self.status, str(self), param=self.param, code=self.code, headers=self.headers)
-
-
-def error_answer(
-    status: int,
-    message: str,
-    *,
-    param: str | None = None,
-    code: str | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    """An error as OpenAI-style clients read it; the message becomes one line."""
-    body = {"message": " ".join(message.split()), "type": _error_type(status), "param": param, "code": code}
-    return SafeJSON({"error": body}, status_code=status, headers=dict(headers or {}))
+        """As OpenAI-style clients read an error; the message becomes one line."""
+        message, kind = " ".join(str(self).split()), _error_type(self.status)
+        body = {"message": message, "type": kind, "param": self.param, "code": self.code}
+        return SafeJSON({"error": body}, status_code=self.status, headers=self.headers)
 
 
 def _error_type(status: int) -> str:
@@ -125,21 +180,22 @@ def add_error_handlers(app: FastAPI) -> None:
 
     async def energylm_error(_: Request, error: EnergyLMError) -> Response:
         status = {BusyError: 409, DiskFull: 507}.get(type(error), 400 if error.exit_code == 2 else 500)
-        return error_answer(status, str(error))
+        return RefusedRequest(status, str(error)).answer()
 
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         problems = error.errors()
         # Of a union's branches the one that got farthest.
         worst = max(problems, key=lambda problem: len(problem["loc"]))
         param, message = _explained(worst)
-        return error_answer(400, message, param=param, code=str(worst["type"]))
+        return RefusedRequest(400, message, param=param, code=str(worst["type"])).answer()
 
     async def http_error(_: Request, error: HTTPException) -> Response:
-        return error_answer(error.status_code, str(error.detail), headers=error.headers)
+        return RefusedRequest(error.status_code, str(error.detail), headers=error.headers).answer()
 
     async def failure(_: Request, __: Exception) -> Response:
         # Outside of all middleware, so that the headers are set here.
-        return error_answer(500, "something went wrong in the server; its log says what", headers=SECURITY_HEADERS)
+        message = "something went wrong in the server; its log says what"
+        return RefusedRequest(500, message, headers=SECURITY_HEADERS).answer()
 
     app.exception_handler(RefusedRequest)(refused)
     app.exception_handler(EnergyLMError)(energylm_error)

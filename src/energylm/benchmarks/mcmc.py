@@ -54,7 +54,8 @@ def run(options: Options) -> BenchmarkResult:
 def make_network(*, layers: int, width: int) -> Any:
     shape = {"layers": layers, "width": width, "heads": 4}
     sizes = {"vocabulary_size": VOCABULARY, "max_length": TOKENS, "pad_token_id": 0}
-    return seeded(lambda: build_masked_network("bit-tiny", **sizes, overrides=shape)).eval()
+    network: Any = seeded(lambda: build_masked_network("bit-tiny", **sizes, overrides=shape))
+    return network.eval()
 
 
 class _Counted:

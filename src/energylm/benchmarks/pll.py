@@ -94,8 +94,10 @@ def make_scorers(layers: int, width: int, tokenizer: PreTrainedTokenizerFast, fo
     """A masked language model and an Electric of one size; the first also lies in `folder`/masked for the peer."""
     shape = {"layers": layers, "width": width, "heads": width // 64}
     sizes = {"vocabulary_size": VOCABULARY, "max_length": LONGEST, "pad_token_id": tokenizer.pad_token_id}
-    network: Any = seeded(lambda: build_masked_network("bit-mini", **sizes, overrides=shape)).eval()
-    encoder = seeded(lambda: BertModel(network.config, add_pooling_layer=False)).eval()
+    network: Any = seeded(lambda: build_masked_network("bit-mini", **sizes, overrides=shape))
+    network.eval()
+    encoder: Any = seeded(lambda: BertModel(network.config, add_pooling_layer=False))
+    encoder.eval()
     with quiet_transformers():
         network.save_pretrained(folder / "masked")
         tokenizer.save_pretrained(folder / "masked")

@@ -4,7 +4,7 @@ Both read the same lists (LibriSpeech 10-best where ENERGYLM_DATA has them) with
 reads each shared prefix once, so it can at best need the share of tokens that it keeps, about half.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,10 @@ def run(options: Options) -> BenchmarkResult:
     for layers, width in SIZES[:1] if options.quick else SIZES:
         size = f"{layers} × {width}"
         model = make_model(layers, width, vocabulary_size=len(tokenizer))
-        contenders = {"tree": partial(tree_log_probs, model, ids), "plain": partial(in_batches, model, ids)}
+        contenders: dict[str, Callable[[], object]] = {
+            "tree": partial(tree_log_probs, model, ids),
+            "plain": partial(in_batches, model, ids),
+        }
         seconds = interleaved_seconds(contenders, repeats=options.repeats)
         tree, plain = seconds["tree"], seconds["plain"]
         bars += [

@@ -183,7 +183,7 @@ def _serve(waiting: int, layers: int) -> None:
     """The server's process: prints its port and serves."""
     lm = CausalLanguageModel(make_network(layers=layers), start_token_id=None, eos_token_id=None)
     energy = NetworkEnergy(PooledEnergy(make_network(layers=layers).transformer, kind="unit").eval())
-    services = Services("bench", Completer(ResidualModel(lm, energy), name="bench"))
+    services = Services("bench", Completer(ResidualModel(lm, energy)))
     listening = running.listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
     running.run(create_app(services, ServeLimits(max_waiting=waiting)), listening)

@@ -2,7 +2,7 @@
 
     electric      −E(x)_t                                        unnormalised; about log p(x_t | x_∖t) after training
     two-tower     log q(x_t | x_∖t)                              exact
-    electra-tt    log D q / (a (1 − D) + q)                      `objectives.noised_tokens`: detector and noise model together
+    electra-tt    log D q / (a (1 − D) + q)                      detector and noise model (`objectives.noised_tokens`)
 
 The sum over a text is its pseudo-log-likelihood (clark2020 §3.2). Networks that were trained on documents between
 end-of-text tokens read each sequence framed by one on either side (`framed`, which the folder knows); the frame is
@@ -13,13 +13,11 @@ FOLDER/               the main network, which transformers' AutoModel reads as a
 FOLDER/noise/         the noise model, a folder of its own kind (electra-tt needs it; electric keeps it for study)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
     ElectraForPreTraining,
@@ -28,21 +26,19 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import (
-    check_files,
-    check_finite,
     check_vocabularies,
+    default_device,
+    load_config,
     load_encoder,
-    new_model_folder,
-    quiet_transformers,
-    read_manifest,
-    write_manifest,
+    load_head,
+    load_network,
+    open_folder,
+    save_model,
 )
 from energylm.data.tokenizer import end_token_id, load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError, VocabularyMismatch
-from energylm.files import read_json
 from energylm.models.cloze_presets import DetectorNetwork, replaced_logits
 from energylm.models.contexts import tokens_at_once
 from energylm.models.two_tower import TwoTowerForCloze
@@ -51,12 +47,15 @@ from energylm.objectives.noised_tokens import detector_log_prob
 
 ClozeKind = Literal["electric", "two-tower", "electra-tt"]
 ClozeNetwork = TokenEnergy | TwoTowerForCloze | DetectorNetwork
-LoadedNetwork = TypeVar("LoadedNetwork", bound=PreTrainedModel)
 ELECTRIC: ClozeKind = "electric"
 TWO_TOWER: ClozeKind = "two-tower"
 ELECTRA_TT: ClozeKind = "electra-tt"
-HEAD_FILE, NOISE_FOLDER = "head.safetensors", "noise"
+NOISE_FOLDER = "noise"
 LOGITS_AT_ONCE = 1 << 25
+_NO_CLOZE = (
+    "holds no one-pass cloze model (kind {kind}): give a folder of `energylm pretrain electric`, `two-tower` or "
+    "`electra-tt`"
+)
 _CURES = {
     "electra": "its masked-LM generator gives no probabilities in one pass; pretrain electra-tt to score text",
     "masked-lm": "a masked language model needs a pass for each token; score text with `energylm score`",
@@ -98,18 +97,16 @@ class ClozeModel:
     ) -> Self:
         """The model that `save_pretrained` or `energylm pretrain electric|two-tower|electra-tt` wrote; `framed` in
         place of what the folder says of it."""
-        location = locate(folder)
-        manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
-        kind: Any = manifest.get("kind")
-        if not isinstance(location, Path) or kind not in get_args(ClozeKind):
-            why = _CURES.get(str(kind), "give a folder of `energylm pretrain electric`, `two-tower` or `electra-tt`")
-            raise ModelError(f"{folder} holds no one-pass cloze model (kind {kind}): {why}")
-        on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        location, manifest = open_folder(folder, (*get_args(ClozeKind), *_CURES), _NO_CLOZE)
+        kind: ClozeKind = manifest["kind"]
+        if kind in _CURES:
+            raise ModelError(f"{folder} holds no one-pass cloze model (kind {kind}): {_CURES[kind]}")
+        on = default_device(device)
         has_noise = kind == ELECTRA_TT or (location / NOISE_FOLDER).is_dir()
         noise = cls.from_pretrained(location / NOISE_FOLDER, device=on).main if has_noise else None
         return cls(
             kind,
-            _LOADERS[kind](location, on),
+            _load_main(kind, location, on),
             load_tokenizer(location),
             noise=cast(TwoTowerForCloze | None, noise),  # `save_pretrained` writes no other kind there
             noise_rate=manifest["noise_rate"],
@@ -122,16 +119,20 @@ class ClozeModel:
         """Write the networks, the tokenizer and the manifest; the folder appears whole or not at all."""
         framed = self._frame > 0
         facts = {"name": self.name, "vocabulary_size": self.vocabulary_size, "noise_rate": self.noise_rate}
-        with new_model_folder(folder) as temporary:
-            with quiet_transformers():
-                self._network.save_pretrained(temporary)
-                self.tokenizer.save_pretrained(temporary)
-            if isinstance(self.main, TokenEnergy):
-                save_file(self.main.head.state_dict(), temporary / HEAD_FILE)
-            if self.noise is not None:
-                noise = ClozeModel(TWO_TOWER, self.noise, self.tokenizer, framed=framed, name=f"noise of {self.name}")
-                noise.save_pretrained(temporary / NOISE_FOLDER)
-            write_manifest(temporary, kind=self.kind, facts=facts | {"framed": framed}, provenance=self.provenance)
+        parts = {}
+        if self.noise is not None:
+            name = f"noise of {self.name}"
+            parts[NOISE_FOLDER] = ClozeModel(TWO_TOWER, self.noise, self.tokenizer, framed=framed, name=name)
+        save_model(
+            folder,
+            self._network,
+            self.tokenizer,
+            kind=self.kind,
+            facts=facts | {"framed": framed},
+            provenance=self.provenance,
+            head=self.main.head if isinstance(self.main, TokenEnergy) else None,
+            parts=parts,
+        )
 
     @property
     def vocabulary_size(self) -> int:
@@ -209,46 +210,15 @@ class ClozeModel:
         return tokens_BT, lengths_B
 
 
-def _load_electric(folder: Path, device: torch.device) -> TokenEnergy:
-    energy = TokenEnergy(load_encoder(folder, device=device))
-    energy.head.load_state_dict(load_file(folder / HEAD_FILE))
-    check_finite(energy.head, folder / HEAD_FILE)
-    return energy
-
-
-def _load_two_tower(folder: Path, device: torch.device) -> TwoTowerForCloze:
-    return _load_network(TwoTowerForCloze, folder, device)
-
-
-def _load_detector(folder: Path, device: torch.device) -> DetectorNetwork:
-    check_files(folder)
-    is_electra = read_json(folder / "config.json")["model_type"] == "electra"
-    if is_electra:
-        return _load_network(ElectraForPreTraining, folder, device)
-    return _load_network(ModernBertForTokenClassification, folder, device)
-
-
-_LOADERS: dict[ClozeKind, Callable[[Path, torch.device], ClozeNetwork]] = {
-    ELECTRIC: _load_electric,
-    TWO_TOWER: _load_two_tower,
-    ELECTRA_TT: _load_detector,
-}
-
-
-def _load_network(network_class: type[LoadedNetwork], folder: Path, device: torch.device) -> LoadedNetwork:
-    check_files(folder)
-    try:
-        with quiet_transformers():
-            loaded: Any = network_class.from_pretrained(
-                folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True
-            )
-            network, loading = loaded  # a pair because of output_loading_info
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        what = network_class.__name__
-        raise ModelError(f"{folder} cannot be loaded as {what} ({reason:.200}); make it again") from None
-    if loading["missing_keys"]:
-        raise ModelError(f"{folder} lacks {min(loading['missing_keys'])}; make it again")
-    check_finite(network, folder)
-    ready: LoadedNetwork = network.to(device)
-    return ready
+def _load_main(kind: ClozeKind, folder: Path, device: torch.device) -> ClozeNetwork:
+    if kind == ELECTRIC:
+        energy = TokenEnergy(load_encoder(folder, device=device))
+        load_head(energy.head, folder)
+        return energy
+    network_class: type[PreTrainedModel] = TwoTowerForCloze
+    if kind == ELECTRA_TT:
+        is_electra = load_config(folder, what="a detector").model_type == "electra"
+        network_class = ElectraForPreTraining if is_electra else ModernBertForTokenClassification
+    network: ClozeNetwork
+    network, _ = load_network(network_class, folder, what=f"a {network_class.__name__}", device=device)
+    return network

@@ -1,4 +1,4 @@
-"""Whether an energy and a language model can meet, and what is known against the pair beforehand.
+"""Whether an energy fits a language model, and what is known against the pair beforehand.
 
 An energy corrects the very weights that wrote its negatives, on texts like those it was trained on. Its folder tells
 which these were (`EnergyModel.provenance`); a language model tells which weights it was loaded with. Where they do not
@@ -20,7 +20,7 @@ WITHIN = "within"  # `NegativesSettings.documents`: windows that cross none, so 
 CALIBRATION_ERROR = 0.5  # of the scale itself: its 95 % interval then reaches 0
 
 
-def meet(energy: contracts.Energy, lm: contracts.CausalModel) -> contracts.Energy:
+def bound_energy(energy: contracts.Energy, lm: contracts.CausalModel) -> contracts.Energy:
     """The energy as a function of the language model's token ids; an error where there is no such thing."""
     _check_parts(energy, lm)
     if getattr(getattr(lm, "model", lm), "direction", LEFT_TO_RIGHT) != LEFT_TO_RIGHT:

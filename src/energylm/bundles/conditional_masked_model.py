@@ -17,18 +17,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
-from energylm.bundles.known_models import model_of_run
 from energylm.bundles.masked_language_model import CONDITIONAL_KIND, MaskedLanguageModel
-from energylm.bundles.model_folder import (
-    check_files,
-    check_finite,
-    new_model_folder,
-    quiet_transformers,
-    read_manifest,
-    write_manifest,
-)
+from energylm.bundles.model_folder import load_network, open_folder, save_model
 from energylm.data.tokenizer import load_tokenizer, plain_encoder
-from energylm.errors import ModelError
 from energylm.models import cmlm
 from energylm.models.cmlm import ConditionalMaskedLM
 from energylm.models.masked import ConditionalMaskedNetwork
@@ -63,34 +54,20 @@ class ConditionalMaskedModel:
     @classmethod
     def from_pretrained(cls, folder: Path | str, *, device: torch.device | str | None = None) -> Self:
         """`device` is a GPU where there is one."""
-        folder = model_of_run(folder)
-        if not folder.is_dir():
-            raise ModelError(f"{folder} is no folder; give the model folder of an `energylm pretrain cmlm` run")
-        check_files(folder)
-        manifest = read_manifest(folder)
-        if manifest.get("kind") != CONDITIONAL_KIND:
-            raise ModelError(
-                f"{folder} holds a model of kind {manifest.get('kind', 'unknown')!r}, which reads no source; leave the "
-                "source out, or give a model of `energylm pretrain cmlm`"
-            )
-        cmlm.register()
-        with quiet_transformers():
-            network = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
-        check_finite(network, folder)
-        return cls(
-            network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(),
-            load_tokenizer(folder),
-            name=manifest["name"],
-            provenance=manifest["provenance"],
+        location, manifest = open_folder(
+            folder,
+            [CONDITIONAL_KIND],
+            "holds a model of kind {kind!r}, which reads no source; leave the source out, or give a model of `energylm "
+            "pretrain cmlm`",
         )
+        cmlm.register()
+        what = "a conditional masked language model"
+        network, _ = load_network(AutoModelForSeq2SeqLM, location, what=what, device=device)
+        return cls(network, load_tokenizer(location), name=manifest["name"], provenance=manifest["provenance"])
 
     def save_pretrained(self, folder: Path | str) -> None:
         facts = {"name": self.name, "vocabulary_size": self.network.config.vocab_size}
-        with new_model_folder(folder) as temporary:
-            with quiet_transformers():
-                self.network.save_pretrained(temporary)
-                self.tokenizer.save_pretrained(temporary)
-            write_manifest(temporary, kind=CONDITIONAL_KIND, facts=facts, provenance=self.provenance)
+        save_model(folder, self.network, self.tokenizer, kind=CONDITIONAL_KIND, facts=facts, provenance=self.provenance)
 
     @property
     def max_tokens(self) -> int:

@@ -6,7 +6,7 @@ It reads *tokens*, where its tokenizer is the language model's, or *text*: seque
 model's tokenizer (special tokens left out) and encoded with its own, so that any encoder goes with any language model.
 Real and drawn sequences take the same way. `bind` gives a joint model the energy as a function of token ids either way.
 
-Relations  `energies.pooled` is the network, `energy_reading` the micro-batches, `text_reading` the way from text.
+Relations  `energies.pooled` is the network, `energy_reading` the micro-batches, `text_codec` the way from text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,20 +15,18 @@ from pathlib import Path
 from typing import Any, Protocol, Self, overload
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from energylm.bundles import energy_reading
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import (
-    check_finite,
     check_vocabularies,
     load_encoder,
-    new_model_folder,
-    quiet_transformers,
+    load_head,
+    open_folder,
     read_manifest,
-    write_manifest,
+    save_model,
 )
 from energylm.bundles.text_codec import TextReader, text_list
 from energylm.config.models import (
@@ -48,7 +46,6 @@ from energylm.energies.pooled import PooledEnergy, kind_of
 from energylm.errors import ModelError, VocabularyMismatch
 
 KIND = "energy"
-HEAD_FILE = "head.safetensors"
 
 
 class EnergyModel:
@@ -92,20 +89,24 @@ class EnergyModel:
         """An energy to be trained: the body of a language model (UniT), of a masked model or an encoder (BiT), or of
         another energy, from a folder, a known model or the hub, under a new projection. `kind` only checks that the
         body is what was meant."""
-        location = _located(path_or_name)
+        location = locate(path_or_name)
+        if isinstance(location, Path) and location.is_file():
+            raise ModelError(
+                f"{location} is a file; give a model folder (LanguageModel.from_pretrained converts GGUF files)"
+            )
         manifest = read_manifest(location) if isinstance(location, Path) else {}
         if manifest.get("direction") == RIGHT_TO_LEFT:
             raise ModelError(f"{location} reads right-to-left, but energies read text as it stands; give another model")
-        encoder = load_encoder(location, device=_device(device))
-        found = kind_of(encoder)
-        if kind not in (None, found):
+        encoder = load_encoder(location, device=device)
+        actual = kind_of(encoder)
+        if kind not in (None, actual):
             raise ModelError(
-                f"kind {kind!r} needs a {KIND_WORDS[kind]} encoder, but {path_or_name} is {KIND_WORDS[found]}; "
-                f"give another encoder, or kind {found!r}"
+                f"kind {kind!r} needs a {KIND_WORDS[kind]} encoder, but {path_or_name} is {KIND_WORDS[actual]}; "
+                f"give another encoder, or kind {actual!r}"
             )
         name = manifest.get("name", Path(location).name)
         return cls(
-            PooledEnergy(encoder, kind=found, pooling=pooling, seed=seed).eval(),
+            PooledEnergy(encoder, kind=actual, pooling=pooling, seed=seed).eval(),
             load_tokenizer(location),
             reads=reads,
             long_texts=long_texts,
@@ -118,14 +119,11 @@ class EnergyModel:
         cls, folder: str | Path, *, device: torch.device | str | None = None, calibrated: bool = True
     ) -> Self:
         """The energy that `save_pretrained` wrote; without calibration where the raw numbers are wanted."""
-        location = _located(folder)
-        manifest = read_manifest(location) if isinstance(location, Path) else {}
-        if not isinstance(location, Path) or manifest.get("kind") != KIND:
-            raise ModelError(f"{folder} holds no energy; train one with `energylm energy train`, or give its folder")
-        encoder = load_encoder(location, device=_device(device))
+        problem = "holds no energy; train one with `energylm energy train`, or give its folder"
+        location, manifest = open_folder(folder, [KIND], problem)
+        encoder = load_encoder(location, device=device)
         network = PooledEnergy(encoder, kind=manifest["energy_kind"], pooling=manifest["pooling"])
-        network.head.load_state_dict(load_file(location / HEAD_FILE))
-        check_finite(network.head, location / HEAD_FILE)
+        load_head(network.head, location)
         return cls(
             network.eval(),
             load_tokenizer(location),
@@ -149,12 +147,8 @@ class EnergyModel:
             "shift": self.shift,
             "vocabulary_size": self.vocabulary_size,
         }
-        with new_model_folder(folder) as temporary:
-            with quiet_transformers():
-                self.network.encoder.save_pretrained(temporary)
-                self.tokenizer.save_pretrained(temporary)
-            save_file(self.network.head.state_dict(), temporary / HEAD_FILE)
-            write_manifest(temporary, kind=KIND, facts=facts, provenance=self.provenance)
+        network, head = self.network.encoder, self.network.head
+        save_model(folder, network, self.tokenizer, kind=KIND, facts=facts, provenance=self.provenance, head=head)
 
     @property
     def vocabulary_size(self) -> int:
@@ -252,21 +246,15 @@ class TextBoundEnergy:
         return torch.cat([self.energies(*piece) for piece in pieces]).view(lengths_BN.shape)
 
 
-def _located(path_or_name: str | Path) -> Path | str:
-    location = locate(path_or_name)
-    if isinstance(location, Path) and location.is_file():
-        raise ModelError(
-            f"{location} is a file; give a model folder (LanguageModel.from_pretrained converts GGUF files)"
-        )
-    return location
-
-
-def _device(device: torch.device | str | None) -> torch.device:
-    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-
 class EnergyGradients:
-    """Token ids are those of the energy's own tokenizer."""
+    """Gradients ∇_{e_t} E(x) of an energy by the embeddings of its tokens, whatever its network: what
+    `search.token_replacement` asks for. Token ids are those of the energy's own tokenizer; energies are the calibrated
+    ones, their scale is in the gradient.
+
+    The output of the embedding layer (`network.get_input_embeddings()`) is caught on its way and made the leaf of the
+    graph, so a network needs no second entrance for embeddings: transformers, recurrent networks and bags of tokens
+    alike.
+    """
 
     def __init__(self, energy: EnergyModel) -> None:
         self.energy = energy

@@ -8,30 +8,31 @@ Relations  `models.causal` is the arithmetic, `samplers.continuations` the draws
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from energylm.bundles.gguf import load_gguf
 from energylm.bundles.known_models import locate, models_folder
 from energylm.bundles.model_folder import (
-    boundary_tokens,
+    check_finite,
     check_vocabularies,
+    default_device,
+    load_config,
     load_network,
-    new_model_folder,
     quiet_transformers,
     read_manifest,
-    write_manifest,
+    save_model,
+    weights_hashes,
 )
 from energylm.bundles.text_codec import TextCodec, Texts, as_list
-from energylm.bundles.text_results import SampledTexts, SequenceScore
-from energylm.bundles.weights_identity import weights_hashes
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT
 from energylm.config.sampling import Truncation
 from energylm.contracts import Decoder
@@ -39,9 +40,56 @@ from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import DataError, ModelError
 from energylm.estimators.perplexity import PerplexityEstimate, perplexity
 from energylm.files import sha256_of_file
+from energylm.models import gated_convolution, ralm
 from energylm.models.causal import CausalLanguageModel, reversed_within
 from energylm.progress import Progress, say
-from energylm.samplers.continuations import MEMORY_BUDGET_BYTES, sample_continuations
+from energylm.records import Record
+from energylm.samplers.continuations import MEMORY_BUDGET_BYTES, Continuations, sample_continuations
+
+KIND = "language-model"
+
+
+@dataclass(frozen=True)
+class SequenceScore(Record):
+    """One sequence: natural-log probability, and how many tokens and bytes it covers."""
+
+    log_prob: float
+    tokens: int
+    bytes: int
+    token_log_probs: tuple[float, ...]  # of the scored tokens, in natural order
+
+    computed = ("perplexity", "bits_per_byte")
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(-self.log_prob / self.tokens, 700.0))
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        return -self.log_prob / (math.log(2) * self.bytes) if self.bytes else None
+
+
+@dataclass(frozen=True)
+class SampledTexts(Record):
+    """n continuations of each context, as text and as tokens with both log-probabilities; all in natural order."""
+
+    contexts: list[list[int]]
+    texts: list[list[str]]  # what was added, without the context and without special tokens
+    continuations: Continuations
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One JSON-able object a continuation."""
+        drawn = self.continuations
+        for context, texts in enumerate(self.texts):
+            for copy, text in enumerate(texts):
+                length = int(drawn.lengths[context, copy])
+                yield {
+                    "context": context,
+                    "text": text,
+                    "tokens": drawn.tokens[context, copy, :length].tolist(),
+                    "log_prob": float(drawn.log_prob[context, copy]),
+                    "proposal_log_prob": float(drawn.proposal_log_prob[context, copy]),
+                }
 
 
 class LanguageModel:
@@ -81,12 +129,11 @@ class LanguageModel:
         """
         location = cls.located(path_or_name)
         manifest = read_manifest(location) if isinstance(location, Path) else {}
-        if manifest and manifest["kind"] != "language-model":
+        if manifest and manifest["kind"] != KIND:
             raise ModelError(f"{location} holds a model of kind {manifest['kind']!r}, no language model; give another")
-        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        network = load_network(location, device=device, dtype=dtype)
+        network = _load_causal(location, device=default_device(device), dtype=dtype)
         tokenizer = load_tokenizer(location)
-        start, eos = boundary_tokens(tokenizer, network)
+        start, eos = _boundary_tokens(tokenizer, network)
         model = CausalLanguageModel(
             network,
             start_token_id=manifest.get("start_token_id", start),
@@ -102,7 +149,7 @@ class LanguageModel:
     def from_gguf(cls, path: Path, *, provenance: Mapping[str, Any] | None = None) -> Self:
         """The model in a GGUF file, dequantised to float32 (half a minute; `from_pretrained` keeps the result)."""
         network, tokenizer = load_gguf(path)
-        start, eos = boundary_tokens(tokenizer, network)
+        start, eos = _boundary_tokens(tokenizer, network)
         model = CausalLanguageModel(network, start_token_id=start, eos_token_id=eos)
         return cls(model, tokenizer, name=path.stem, provenance=provenance, location=path)
 
@@ -132,11 +179,7 @@ class LanguageModel:
             "eos_token_id": self.model.eos_token_id,
             "vocabulary_size": self.vocabulary_size,
         }
-        with new_model_folder(folder) as temporary:
-            with quiet_transformers():
-                self.model.network.save_pretrained(temporary)
-                self.tokenizer.save_pretrained(temporary)
-            write_manifest(temporary, kind="language-model", facts=facts, provenance=self.provenance)
+        save_model(folder, self.model.network, self.tokenizer, kind=KIND, facts=facts, provenance=self.provenance)
 
     @property
     def vocabulary_size(self) -> int:
@@ -285,3 +328,64 @@ class LanguageModel:
             for ids, *rows in zip(given, drawn.tokens, drawn.lengths.tolist(), strict=True)
         ]
         return SampledTexts(contexts=given, texts=texts, continuations=drawn)
+
+
+def _load_causal(location: Path | str, *, device: torch.device, dtype: torch.dtype | str | None) -> PreTrainedModel:
+    """A causal network in evaluation mode from a folder or from the hub."""
+    gated_convolution.register()
+    ralm.register()
+    wanted, what = _dtype(dtype, device) or "auto", "a causal language model"
+    config = load_config(location, what=what)
+    masked = set(config.architectures or ()) & set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values())
+    if masked:
+        raise ModelError(
+            f"{str(location)!r} is a masked model ({', '.join(masked)}), so it is no causal language model; give "
+            "another model"
+        )
+    network: PreTrainedModel
+    network, _ = load_network(AutoModelForCausalLM, location, what=what, device=device, dtype=wanted, config=config)
+    return network
+
+
+def _dtype(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype | None:
+    """The dtype that was asked for, by itself or by its name; None, where nothing was, on all but a CPU."""
+    named = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
+    if named is None:
+        return torch.float32 if device.type == "cpu" else None
+    if not isinstance(named, torch.dtype) or not named.is_floating_point:
+        raise ModelError(f"dtype {dtype!r} is no type of weights; give e.g. 'float32' or 'bfloat16', or leave it out")
+    if device.type == "cpu" and named not in (torch.float32, torch.float64):
+        # A hundred times slower than float32, and an illegal instruction on some machines.
+        raise ModelError(f"{named} came for a CPU, which needs torch.float32; leave dtype out, or use a GPU")
+    return named
+
+
+def _boundary_tokens(tokenizer: PreTrainedTokenizerFast, network: PreTrainedModel) -> tuple[int | None, int | None]:
+    """The tokens that start and end a sequence. Where no start is named, a sequence starts after the end of another."""
+    config = network.config.get_text_config()
+    eos = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else getattr(config, "eos_token_id", None)
+    eos = eos[0] if isinstance(eos, list) else eos
+    start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else getattr(config, "bos_token_id", None)
+    return (eos if start is None else start), eos
+
+
+def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """A GGUF file (llama.cpp's format, often 4-bit) as an ordinary float32 network. transformers dequantises it but
+    marks the result as quantised and then refuses to save it; so the weights move into a network without that mark."""
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+            marked = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    except Exception as error:  # the gguf reader raises whatever a damaged header leads it to
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ModelError(
+            f"{path} cannot be read as a GGUF causal language model ({reason:.200}); download it again, or give a "
+            "safetensors folder"
+        ) from None
+    check_finite(marked, path)
+    config = deepcopy(marked.config)
+    del config.quantization_config
+    network = type(marked)(config)
+    network.load_state_dict(marked.state_dict())
+    network.generation_config = marked.generation_config
+    return network.eval(), cast(PreTrainedTokenizerFast, tokenizer)  # transformers makes a fast one of every GGUF file

@@ -23,10 +23,10 @@ from transformers import PreTrainedTokenizerFast
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.model_folder import new_model_folder, read_manifest, write_manifest
+from energylm.bundles.model_folder import open_folder, read_manifest, save_model
 from energylm.bundles.text_codec import text_list
 from energylm.config.models import TOKENS, Reads
-from energylm.errors import DataError, ModelError
+from energylm.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -121,17 +121,13 @@ class LogLikelihoodEnergy:
     def save_pretrained(self, folder: str | Path) -> None:
         """Write language model and rule; the folder appears whole or not at all."""
         facts = {"name": self.name, "sign": self.rule.sign, "threshold": self.rule.threshold}
-        with new_model_folder(folder) as temporary:
-            self.lm.save_pretrained(temporary / LM_FOLDER)
-            write_manifest(temporary, kind=KIND, facts=facts, provenance=self.provenance)
+        save_model(folder, kind=KIND, facts=facts, provenance=self.provenance, parts={LM_FOLDER: self.lm})
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
         """The energy that `save_pretrained` wrote."""
-        location = locate(folder)
-        manifest = read_manifest(location) if isinstance(location, Path) else {}
-        if not isinstance(location, Path) or manifest.get("kind") != KIND:
-            raise ModelError(f"{folder} holds no log-likelihood energy; give a folder that save_pretrained wrote")
+        problem = "holds no log-likelihood energy; give a folder that save_pretrained wrote"
+        location, manifest = open_folder(folder, [KIND], problem)
         rule = LikelihoodRule(sign=manifest["sign"], threshold=manifest["threshold"])
         lm = LanguageModel.from_pretrained(location / LM_FOLDER, device=device)
         return cls(lm, rule, provenance=manifest["provenance"])

@@ -14,21 +14,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from energylm.bundles.known_models import locate
-from energylm.bundles.model_folder import (
-    check_files,
-    check_finite,
-    check_vocabularies,
-    new_model_folder,
-    quiet_transformers,
-    read_manifest,
-    write_manifest,
-)
+from energylm.bundles.model_folder import check_vocabularies, load_config, load_network, read_manifest, save_model
 from energylm.data.tokenizer import end_token_id, load_tokenizer, plain_encoder
 from energylm.errors import ModelError
 from energylm.models import gated_convolution, ralm
@@ -81,8 +72,7 @@ class MaskedLanguageModel:
                 f"{location} holds a model of kind {manifest['kind']!r}, no masked language model; give a ForMaskedLM "
                 "folder, or train one with `energylm pretrain mlm`"
             )
-        network: Any = _load(location)  # transformers' wrapper of `to` hides what it takes
-        network = network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+        network = _load(location, device)
         name, framed = manifest.get("name", Path(location).name), manifest.get("framed", False)
         return cls(network, load_tokenizer(location), name=name, framed=framed)
 
@@ -133,44 +123,24 @@ def save_masked_language_model(
     """Write what `MaskedLanguageModel.from_pretrained` and transformers' Auto classes read, whole or not at all.
     `framed` says that the network knows texts between end-of-text tokens."""
     facts = {"name": name, "vocabulary_size": len(tokenizer), "framed": framed}
-    with new_model_folder(folder) as temporary:
-        with quiet_transformers():
-            network.save_pretrained(temporary)
-            tokenizer.save_pretrained(temporary)
-        write_manifest(temporary, kind=KIND, facts=facts, provenance=provenance)
+    save_model(folder, network, tokenizer, kind=KIND, facts=facts, provenance=provenance)
 
 
-def _load(location: Path | str) -> PreTrainedModel:
-    network: PreTrainedModel
+def _load(location: Path | str, device: torch.device | str | None) -> PreTrainedModel:
     gated_convolution.register()
     ralm.register()
-    if isinstance(location, Path):
-        check_files(location)
-    try:
-        with quiet_transformers():
-            config = AutoConfig.from_pretrained(location)
-            causal = sorted(set(config.architectures or ()) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()))
-            if causal or (type(config) not in AutoModelForMaskedLM._model_mapping):
-                what = f"a causal language model ({', '.join(causal)})" if causal else f"a {config.model_type} model"
-                raise ModelError(
-                    f"{str(location)!r} is {what}, no masked language model; give a ForMaskedLM folder, or train one "
-                    "with `energylm pretrain mlm`"
-                )
-            network, loading = AutoModelForMaskedLM.from_pretrained(
-                location, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
-            )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:  # for names, files and shapes
-        reason = " ".join(str(error).split())
+    config = load_config(location, what="a masked language model")
+    causal = sorted(set(config.architectures or ()) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()))
+    if causal or type(config) not in AutoModelForMaskedLM._model_mapping:
+        what = f"a causal language model ({', '.join(causal)})" if causal else f"a {config.model_type} model"
         raise ModelError(
-            f"{str(location)!r} cannot be loaded as a masked language model with safetensors weights ({reason:.200}); "
-            "give a model folder or a hub name"
-        ) from None
-    if loading["missing_keys"]:
-        raise ModelError(
-            f"{str(location)!r} lacks {min(loading['missing_keys'])}, so it is no whole masked language model; "
-            "give one that was saved with its output layer"
+            f"{str(location)!r} is {what}, no masked language model; give a ForMaskedLM folder, or train one with "
+            "`energylm pretrain mlm`"
         )
-    check_finite(network, location)
+    network: PreTrainedModel
+    network, _ = load_network(
+        AutoModelForMaskedLM, location, what="a masked language model", device=device, config=config
+    )
     return network
 
 

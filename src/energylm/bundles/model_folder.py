@@ -2,28 +2,45 @@
 
 The manifest holds what transformers does not know (direction, start token, provenance) and a SHA-256 of every weight
 file: a flipped byte in safetensors would otherwise load in silence. Folders made elsewhere have none and go unchecked.
+
+Which weights a model has is one hash, which ties negatives and energies to the language model they came from. A model
+in one file is named by that file's SHA-256, a model in several by the hash of theirs.
 """
 
+import inspect
 import logging
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging as transformers_logging
 
 from energylm import __version__
+from energylm.bundles.known_models import locate
+from energylm.energies import encoder_bodies
 from energylm.errors import ModelError, VocabularyMismatch
-from energylm.files import atomic_folder, read_json, sha256_of_file, write_json
-from energylm.models import gated_convolution, ralm
+from energylm.files import atomic_folder, read_json, sha256_of_file, sha256_of_json, write_json
+from energylm.models import two_tower
+from energylm.progress import say
 
 MANIFEST = "energylm.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+HEAD_FILE = "head.safetensors"  # a layer of ours over a network of transformers
+_CLASSIFIER = re.compile(r"For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)$")
 ROUNDING_ROWS = 0.1  # embeddings are often rounded up to a round number of rows, never by this fraction of them
 
 
@@ -37,11 +54,44 @@ def new_model_folder(folder: Path | str) -> Iterator[Path]:
         yield temporary
 
 
+class Saved(Protocol):
+    def save_pretrained(self, folder: Path) -> None: ...
+
+
+def save_model(
+    folder: Path | str,
+    network: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerFast | None = None,
+    *,
+    kind: str,
+    facts: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    head: nn.Module | None = None,
+    parts: Mapping[str, Saved] | None = None,
+) -> None:
+    """Write what transformers' Auto classes read, our layer over it, the models it is made of (each a folder inside),
+    and the manifest; the folder appears whole or not at all."""
+    with new_model_folder(folder) as temporary:
+        with quiet_transformers():
+            if network is not None:
+                network.save_pretrained(temporary)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(temporary)
+        if head is not None:
+            save_file(head.state_dict(), temporary / HEAD_FILE)
+        for name, part in (parts or {}).items():
+            part.save_pretrained(temporary / name)
+        write_manifest(temporary, kind=kind, facts=facts, provenance=provenance)
+
+
 def write_manifest(folder: Path, *, kind: str, facts: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
     """Describe the weights that lie in `folder`."""
-    weights = {file.name: sha256_of_file(file) for file in sorted(folder.glob("*.safetensors"))}
-    made = {"made_by": f"energylm {__version__}"}
-    write_json(folder / MANIFEST, {"kind": kind, **facts, "provenance": made | dict(provenance), "weights": weights})
+    made = {"made_by": f"energylm {__version__}", **provenance}
+    write_json(folder / MANIFEST, {"kind": kind, **facts, "provenance": made, "weights": _file_hashes(folder)})
+
+
+def _file_hashes(folder: Path) -> dict[str, str]:
+    return {file.name: sha256_of_file(file) for file in sorted(folder.glob("*.safetensors"))}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -57,37 +107,101 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def load_network(location: Path | str, *, device: torch.device, dtype: torch.dtype | str | None) -> PreTrainedModel:
-    """A causal network in evaluation mode from a folder or from the hub; anything less is an error that says why."""
-    gated_convolution.register()
-    ralm.register()
-    wanted = _dtype(dtype, device)
+def default_device(device: torch.device | str | None) -> torch.device:
+    """The device that was asked for; else a GPU where there is one."""
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def open_folder(path_or_name: str | Path, kinds: Collection[str], problem: str) -> tuple[Path, dict[str, Any]]:
+    """The folder of a model made here, of one of these kinds, and its manifest. What else a path or name leads to is
+    refused with the `problem`, in which {kind} stands for what it is."""
+    location = locate(path_or_name)
+    manifest = read_manifest(location) if isinstance(location, Path) else {}
+    if isinstance(location, Path) and location.is_dir() and not manifest:
+        check_files(location)
+    if not isinstance(location, Path) or manifest.get("kind") not in kinds:
+        raise ModelError(f"{path_or_name} {problem.format(kind=manifest.get('kind', 'unknown'))}")
+    return location, manifest
+
+
+def load_network(
+    loader: Any,
+    location: Path | str,
+    *,
+    what: str,
+    device: torch.device | str | None,
+    dtype: torch.dtype | str = torch.float32,
+    **options: Any,
+) -> tuple[Any, list[str]]:
+    """A whole network in evaluation mode, by a class of transformers; and the weights in its files that it does not
+    take. `what` it is to be, in messages: anything less is an error that says why."""
     if isinstance(location, Path):
         check_files(location)
     try:
         with quiet_transformers():
-            config = AutoConfig.from_pretrained(location)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                location,
-                config=config,
-                dtype=wanted or "auto",
-                use_safetensors=True,
-                output_loading_info=True,
+            network, loading = loader.from_pretrained(
+                location, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
             )
-            network, loading = loaded  # a pair because of output_loading_info, which transformers' types do not know
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:  # for names, files and shapes
-        reason = " ".join(str(error).split())
+        raise _unloadable(location, what, error) from None
+    if loading["missing_keys"]:
         raise ModelError(
-            f"{str(location)!r} cannot be loaded as a causal language model with safetensors weights ({reason:.200}); "
-            "give a model folder, a known model (`energylm models list`) or a hub name"
-        ) from None
-    masked = set(config.architectures or ()) & set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values())
-    if loading["missing_keys"] or masked:
-        why = f"is a masked model ({', '.join(masked)})" if masked else f"lacks {min(loading['missing_keys'])}"
-        raise ModelError(f"{str(location)!r} {why}, so it is no causal language model; give another model")
+            f"{str(location)!r} lacks {min(loading['missing_keys'])}, so it is no {what.partition(' ')[2]}; give one "
+            "that was saved with its output layer, or make it again"
+        )
     check_finite(network, location)
-    ready: PreTrainedModel = network.to(device).eval()
-    return ready
+    return network.to(default_device(device)).eval(), sorted(loading["unexpected_keys"])
+
+
+def load_config(location: Path | str, *, what: str) -> PreTrainedConfig:
+    """What transformers knows of a folder or hub name without its weights."""
+    if isinstance(location, Path):
+        check_files(location)
+    try:
+        with quiet_transformers():
+            config: PreTrainedConfig = AutoConfig.from_pretrained(location)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unloadable(location, what, error) from None
+    return config
+
+
+def _unloadable(location: Path | str, what: str, error: Exception) -> ModelError:
+    reason = " ".join(str(error).split())
+    return ModelError(
+        f"{str(location)!r} cannot be loaded as {what} with safetensors weights ({reason:.200}); give a model folder, "
+        "a known model (`energylm models list`) or a hub name"
+    )
+
+
+def load_encoder(location: Path | str, *, device: torch.device | str | None) -> PreTrainedModel:
+    """The base model of a language model, a masked model or an encoder, in float32. That a language model's output
+    layer is left out goes without saying; that a classifier's trained one is, is said."""
+    encoder_bodies.register()
+    two_tower.register()
+    config = load_config(location, what="an encoder")
+    if config.is_encoder_decoder:
+        raise ModelError(f"{str(location)!r} is an encoder-decoder ({config.model_type}); give a model of one stack")
+    network_class: Any = AutoModel._model_mapping.get(type(config), None)
+    # BERT's relatives carry a layer over the first token that no energy uses; distributed training stops at that.
+    has_pooler = network_class is not None and "add_pooling_layer" in inspect.signature(network_class).parameters
+    without_pooler: dict[str, Any] = {"add_pooling_layer": False} if has_pooler else {}
+    encoder: PreTrainedModel
+    encoder, unused = load_network(
+        AutoModel, location, what="an encoder", device=device, config=config, **without_pooler
+    )
+    if any(map(_CLASSIFIER.search, config.architectures or ())) and unused:
+        say(
+            f"energylm: {location} is a {(config.architectures or [''])[0]}; its trained output layer "
+            f"({', '.join(unused)}) is left out, and a new one with random weights takes its place: train it before "
+            "you use it"
+        )
+    return encoder
+
+
+def load_head(head: nn.Module, folder: Path) -> None:
+    """Our layer over a network, as `save_model` wrote it."""
+    head.load_state_dict(load_file(folder / HEAD_FILE))
+    check_finite(head, folder / HEAD_FILE)
 
 
 def check_finite(network: nn.Module, location: Path | str) -> None:
@@ -112,28 +226,6 @@ def _file_of(name: str, location: Path | str) -> Path | str:
                 if f".{key}".endswith(f".{name}") or f".{name}".endswith(f".{key}"):
                     shared[file] = max(shared.get(file, 0), min(len(key), len(name)))
     return max(shared, key=lambda file: shared[file])
-
-
-def _dtype(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype | None:
-    """The dtype that was asked for, by itself or by its name; None, where nothing was, on all but a CPU."""
-    named = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
-    if named is None:
-        return torch.float32 if device.type == "cpu" else None
-    if not isinstance(named, torch.dtype) or not named.is_floating_point:
-        raise ModelError(f"dtype {dtype!r} is no type of weights; give e.g. 'float32' or 'bfloat16', or leave it out")
-    if device.type == "cpu" and named not in (torch.float32, torch.float64):
-        # A hundred times slower than float32, and an illegal instruction on some machines.
-        raise ModelError(f"{named} came for a CPU, which needs torch.float32; leave dtype out, or use a GPU")
-    return named
-
-
-def boundary_tokens(tokenizer: PreTrainedTokenizerFast, network: PreTrainedModel) -> tuple[int | None, int | None]:
-    """The tokens that start and end a sequence. Where no start is named, a sequence starts after the end of another."""
-    config = network.config.get_text_config()
-    eos = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else getattr(config, "eos_token_id", None)
-    eos = eos[0] if isinstance(eos, list) else eos
-    start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else getattr(config, "bos_token_id", None)
-    return (eos if start is None else start), eos
 
 
 def check_vocabularies(name: str, *, tokenizer: int, network: int) -> None:
@@ -174,3 +266,44 @@ def quiet_transformers() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
         if bars:
             transformers_logging.enable_progress_bar()
+
+
+def weights_sha256(path_or_name: str | Path) -> str:
+    """The hash of a model's weights: a folder, a GGUF file, a known model, or a hub name (fetched if need be)."""
+    location = locate(path_or_name)
+    if isinstance(location, str):
+        location = _fetched(location)
+    if location.is_file():
+        return sha256_of_file(location)
+    has_manifest = (location / MANIFEST).is_file()
+    if not (hashes := read_json(location / MANIFEST)["weights"] if has_manifest else _file_hashes(location)):
+        raise ModelError(f"{location} holds no .safetensors weights; give a model folder")
+    return next(iter(hashes.values())) if len(hashes) == 1 else sha256_of_json(hashes)
+
+
+def weights_hashes(location: Path | str | None, provenance: Mapping[str, Any]) -> frozenset[str]:
+    """All hashes under which a loaded model's weights are known: of where they were read from, of the file that was
+    converted to it, and those that a copy kept of its original. None are known of a network from nowhere."""
+    kept = {provenance.get("sha256"), *provenance.get("copied_weights", ())} - {None}
+    if location is None or (isinstance(location, Path) and not location.exists()):
+        return frozenset(kept)
+    try:
+        return frozenset({weights_sha256(location), *kept})
+    except ModelError:  # no safetensors, or a hub that cannot be reached now
+        return frozenset(kept)
+
+
+def model_identity(path_or_name: str | Path) -> str:
+    """Of a folder made here its manifest, which names the weights and how texts are read; else the weights alone."""
+    location = locate(path_or_name)
+    if isinstance(location, Path) and (location / MANIFEST).is_file():
+        return sha256_of_file(location / MANIFEST)
+    return weights_sha256(path_or_name)
+
+
+def _fetched(hub_name: str) -> Path:
+    try:
+        return Path(snapshot_download(hub_name, allow_patterns=["*.safetensors", "*.json"]))
+    except Exception as error:  # of the hub, or of whatever HTTP library it stands on
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{hub_name!r} cannot be had from the hub ({reason:.160}); give a model folder") from None

@@ -11,19 +11,19 @@ end-of-sequence token may come first, measures take `max_new_tokens` as the cap 
 Relations  `residual_measures` measures, `residual_sampling` and `next_tokens` draw; the formulas are in `estimators`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from torch import Tensor
 
 from energylm import contracts
-from energylm.bundles.compatibility import caution_about, end_caution, length_caution, meet
+from energylm.bundles.compatibility import bound_energy, caution_about, end_caution, length_caution
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.joint_texts import JointTexts, longest_read
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.model_folder import new_model_folder, read_manifest, write_manifest
+from energylm.bundles.model_folder import open_folder, save_model
 from energylm.bundles.next_tokens import AutoregressiveSample, NextTokenTable, next_token_table, sample_by_tokens
 from energylm.bundles.residual_measures import (
     MeasuredPositions,
@@ -48,34 +48,7 @@ KIND = "residual-model"
 LM_FOLDER, ENERGY_FOLDER = "language_model", "energy"
 
 
-def save_parts(lm: contracts.CausalModel, energy: contracts.Energy, folder: str | Path) -> None:
-    """Write both models; the folder appears whole or not at all."""
-    if not isinstance(lm, LanguageModel) or not isinstance(energy, EnergyModel):
-        raise ModelError(
-            f"a {type(lm).__name__} with a {type(energy).__name__} cannot be saved; wrap your networks in "
-            "energylm.LanguageModel and energylm.EnergyModel"
-        )
-    with new_model_folder(folder) as temporary:
-        _copy(lm).save_pretrained(temporary / LM_FOLDER)
-        energy.save_pretrained(temporary / ENERGY_FOLDER)
-        write_manifest(temporary, kind=KIND, facts={}, provenance={})
-
-
-def _copy(lm: LanguageModel) -> LanguageModel:
-    """The same model, which remembers what its weights are known as: written anew, their file may have another hash."""
-    provenance = lm.provenance | {"copied_weights": sorted(lm.weights_hashes)}
-    return LanguageModel(lm.model, lm.tokenizer, name=lm.name, provenance=provenance)
-
-
-def load_parts(folder: str | Path) -> tuple[LanguageModel, EnergyModel]:
-    """Language model and energy from a folder that `save_parts` wrote."""
-    folder = Path(folder).expanduser()
-    if read_manifest(folder).get("kind") != KIND:
-        raise ModelError(
-            f"{folder} holds no residual model; give a folder that ResidualModel.save_pretrained wrote, or load "
-            "language model and energy apart"
-        )
-    return LanguageModel.from_pretrained(folder / LM_FOLDER), EnergyModel.from_pretrained(folder / ENERGY_FOLDER)
+TokenResult = TypeVar("TokenResult", NextTokenTable, AutoregressiveSample)
 
 
 class ResidualModel:
@@ -94,14 +67,16 @@ class ResidualModel:
     ) -> None:
         self.lm, self.energy = lm, energy
         self._texts = JointTexts(lm)
-        self._draws = WeightedDraws(lm, meet(energy, lm), memory_budget_bytes=memory_budget_bytes)
+        self._draws = WeightedDraws(lm, bound_energy(energy, lm), memory_budget_bytes=memory_budget_bytes)
         self._caution = "; ".join(filter(None, (caution, caution_about(energy, lm)))) or None
         self._has_warned = False
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
         """The joint model that `save_pretrained` wrote."""
-        return cls(*load_parts(folder))
+        problem = "holds no residual model; give a folder that ResidualModel.save_pretrained wrote, or load both apart"
+        location, _ = open_folder(folder, [KIND], problem)
+        return cls.load(location / LM_FOLDER, location / ENERGY_FOLDER)
 
     @classmethod
     def load(cls, language_model: str | Path, energy: str | Path, *, plain_text: bool = False) -> Self:
@@ -112,7 +87,16 @@ class ResidualModel:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write both models into `folder`, each a folder that its own `from_pretrained` reads."""
-        save_parts(self.lm, self.energy, folder)
+        lm, energy = self.lm, self.energy
+        if not isinstance(lm, LanguageModel) or not isinstance(energy, EnergyModel):
+            raise ModelError(
+                f"a {type(lm).__name__} with a {type(energy).__name__} cannot be saved; wrap your networks in "
+                "energylm.LanguageModel and energylm.EnergyModel"
+            )
+        # The copy remembers what its weights are known as: written anew, their file may have another hash.
+        provenance = lm.provenance | {"copied_weights": sorted(lm.weights_hashes)}
+        copy = LanguageModel(lm.model, lm.tokenizer, name=lm.name, provenance=provenance)
+        save_model(folder, kind=KIND, facts={}, provenance={}, parts={LM_FOLDER: copy, ENERGY_FOLDER: energy})
 
     def log_weights(self, texts: Texts, *, prefix_tokens: int, max_new_tokens: int | None = None) -> Tensor:
         """(B,) the unnormalised log-probability log P_LM(x | c) − E(c, x) of each text after its prefix."""
@@ -335,14 +319,10 @@ class ResidualModel:
         seed: int = 0,
     ) -> NextTokenTable:
         """The likeliest first of `max_new_tokens` tokens, joint against base (app. A.1)."""
-        (given,), draws = self._texts.contexts([context]), self._draws.counting_afresh()
         options = NextTokens.checked({"candidates": candidates, "n": n, "keep": keep}, origin="next tokens")
-        table = next_token_table(
-            draws, self._texts, given, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
+        return self._by_tokens(
+            next_token_table, context, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
         )
-        table = replace(table, caution=self.caution(len(given.energy) + max_new_tokens, draws.ended))
-        self._tell(table.warning)
-        return table
 
     def sample_autoregressive(
         self,
@@ -356,14 +336,28 @@ class ResidualModel:
         seed: int = 0,
     ) -> AutoregressiveSample:
         """A continuation token by token from such tables: candidates · n completions for each token, so slow."""
-        (given,), draws = self._texts.contexts([context]), self._draws.counting_afresh()
         options = NextTokens.checked({"candidates": candidates, "n": n, "keep": keep}, origin="next tokens")
-        sample = sample_by_tokens(
+        return self._by_tokens(
+            sample_by_tokens, context, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
+        )
+
+    def _by_tokens(
+        self,
+        draw: Callable[..., TokenResult],
+        context: Text,
+        options: NextTokens,
+        *,
+        max_new_tokens: int,
+        stop_at_eos: bool,
+        seed: int,
+    ) -> TokenResult:
+        (given,), draws = self._texts.contexts([context]), self._draws.counting_afresh()
+        result = draw(
             draws, self._texts, given, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
         )
-        sample = replace(sample, caution=self.caution(len(given.energy) + max_new_tokens, draws.ended))
-        self._tell(sample.warning)
-        return sample
+        result = replace(result, caution=self.caution(len(given.energy) + max_new_tokens, draws.ended))
+        self._tell(result.warning)
+        return result
 
     def _tell(self, warning: str | None) -> None:
         """Say the first warning of this model to the person at the terminal."""

@@ -1,8 +1,8 @@
 """One number for a text, from any model that has one: `energylm.Scorer`. Higher = better.
 
-causal language models              log-likelihood, one pass (`scorer_causal`)
-masked language models              pseudo-log-likelihood, a pass for each token (`scorer_masked`)
-Electric, two-tower, ELECTRA-TT     pseudo-log-likelihood, one pass (`scorer_cloze`)
+causal language models              log-likelihood log P(x) = Σ_t log P(x_t | x_<t), one pass
+masked language models              pseudo-log-likelihood Σ_t log p(x_t | x_∖t), a pass for each token
+Electric, two-tower, ELECTRA-TT     pseudo-log-likelihood, one pass (Electric's, −E, is unnormalised)
 
 The numbers do not depend on what else is scored in the same call (up to rounding). A text longer than the model is read
 in windows that overlap by half, each token scored once, and this is said; or refused, on request.
@@ -12,10 +12,11 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self, get_args
+from typing import Protocol, Self, get_args
 
 import torch
-from transformers import AutoConfig
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -23,10 +24,11 @@ from transformers.models.auto.modeling_auto import (
 
 from energylm.bundles.cloze_model import ClozeKind, ClozeModel
 from energylm.bundles.known_models import locate
+from energylm.bundles.language_model import KIND as CAUSAL
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.masked_language_model import KIND as MASKED
 from energylm.bundles.masked_language_model import MaskedLanguageModel
-from energylm.bundles.model_folder import MANIFEST, check_files
+from energylm.bundles.model_folder import MANIFEST, load_config
 from energylm.bundles.scorer_text import (
     Reading,
     TextScore,
@@ -60,7 +62,7 @@ from energylm.files import read_json
 from energylm.models.prefix_tree import tree_log_probs, why_not_prefix_tree
 from energylm.progress import say
 
-CAUSAL = "language-model"
+NAMED_LONG_TEXTS = 5  # in one message
 CLOZE = get_args(ClozeKind)
 
 
@@ -103,14 +105,7 @@ def check_method(kind: str, config: ScorerConfig, *, name: str) -> None:
 
 def _kind_of_others(location: Path | str) -> str:
     """Folders that transformers wrote, and hub names: by the architecture that their config names."""
-    if isinstance(location, Path):
-        check_files(location)
-    try:
-        config: Any = AutoConfig.from_pretrained(location)
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{str(location)!r} cannot be loaded ({reason:.200}); give a model folder or name") from None
-    names = set(config.architectures or ())
+    names = set(load_config(location, what="a language model").architectures or ())
     if names & set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()):
         return MASKED
     if names & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
@@ -121,42 +116,67 @@ def _kind_of_others(location: Path | str) -> str:
     )
 
 
-class CausalScorer:
+class _TokenScorerBase:
+    """What our three kinds share: texts are read by the model's tokenizer, and members of lists one by one."""
+
+    method: Method = PSEUDO_LOG_LIKELIHOOD
+    reads: str = "both"
+
+    def __init__(self, name: str, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.name, self._encoder = name, plain_encoder(tokenizer)
+
+    def read(self, text: str) -> Reading:
+        return read_text(self._encoder, text)
+
+    def token_scores(self, readings: Sequence[Reading]) -> list[list[float]]:
+        if not readings:
+            return []
+        lengths_B = torch.tensor([len(reading) for reading in readings])
+        scores_BT = self._scores(padded([reading.ids for reading in readings]), lengths_B, readings).cpu().double()
+        return [scores_T[: len(reading)].tolist() for scores_T, reading in zip(scores_BT, readings, strict=True)]
+
+    def _scores(self, tokens_BT: Tensor, lengths_B: Tensor, readings: Sequence[Reading]) -> Tensor:
+        """(B, T) of right-padded sequences."""
+        raise NotImplementedError
+
+    def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
+        return each_alone(self.token_scores, lists)
+
+
+class CausalScorer(_TokenScorerBase):
+    """Lists of similar texts are read over the tree of their prefixes where the network allows it, each shared prefix
+    once."""
+
     method = LOG_LIKELIHOOD
 
     def __init__(self, lm: LanguageModel, *, eos: bool = False) -> None:
-        self.lm, self.eos, self.name = lm, eos, lm.name
-        self.reads: str = lm.model.direction
-        self._encoder = plain_encoder(lm.tokenizer)
+        super().__init__(lm.name, lm.tokenizer)
+        self.lm, self.eos, self.reads = lm, eos, lm.model.direction
         if eos:
             lm.codec.ended([])  # says so where the model has no such token
 
     @property
     def max_tokens(self) -> int | None:
-        return self.lm.model.max_length  # the last token is scored, not read, which leaves a place for the start token
+        return self.lm.model.max_length  # the last token is scored, not read, which leaves room for the start token
 
     @property
     def convention(self) -> str:
         return f"log-likelihood, {self.lm.convention(eos=self.eos).partition(';')[0].replace('nats per token', 'nats')}"
 
     def read(self, text: str) -> Reading:
-        reading = read_text(self._encoder, text)
+        reading = super().read(text)
         if not self.eos or self.lm.eos_token_id is None:
             return reading
         piece = str(self.lm.tokenizer.convert_ids_to_tokens(self.lm.eos_token_id))
         return reading.with_end(self.lm.eos_token_id, piece, at_the_end=self.lm.codec.forward)
 
-    def token_scores(self, readings: Sequence[Reading]) -> list[list[float]]:
-        if not readings:
-            return []
-        lengths_B = torch.tensor([len(reading) for reading in readings])
-        scores_BT = self.lm.token_log_probs(padded([reading.ids for reading in readings]), lengths_B).cpu().double()
-        return [scores_T[: len(reading)].tolist() for scores_T, reading in zip(scores_BT, readings, strict=True)]
+    def _scores(self, tokens_BT: Tensor, lengths_B: Tensor, readings: Sequence[Reading]) -> Tensor:
+        return self.lm.token_log_probs(tokens_BT, lengths_B)
 
     def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
         """`token_scores` of lists whose members share prefixes."""
         if not self._reads_trees:
-            return each_alone(self.token_scores, lists)
+            return super().list_scores(lists)
         values = tree_log_probs(self.lm.model, [[reading.ids for reading in readings] for readings in lists])
         return [[scores_T.cpu().double().tolist() for scores_T in of_list] for of_list in values]
 
@@ -168,17 +188,10 @@ class CausalScorer:
         return reason is None
 
 
-class MaskedScorer:
-    method = PSEUDO_LOG_LIKELIHOOD
-    reads = "both"
-
+class MaskedScorer(_TokenScorerBase):
     def __init__(self, model: MaskedLanguageModel, *, masking: Masking = TOKEN) -> None:
-        self.model, self.masking, self.name = model, masking, model.name
-        self._encoder = plain_encoder(model.tokenizer)
-
-    @property
-    def max_tokens(self) -> int | None:
-        return self.model.max_tokens
+        super().__init__(model.name, model.tokenizer)
+        self.model, self.masking, self.max_tokens = model, masking, model.max_tokens
 
     @property
     def convention(self) -> str:
@@ -188,55 +201,22 @@ class MaskedScorer:
         frame = ", read within its special tokens, which are not scored" if self.model.model.prefix else ""
         return f"pseudo-log-likelihood in nats of {self.name}'s tokens, {hidden}{frame}"
 
-    def read(self, text: str) -> Reading:
-        return read_text(self._encoder, text)
-
-    def token_scores(self, readings: Sequence[Reading]) -> list[list[float]]:
-        if not readings:
-            return []
-        scores_BT = token_pseudo_log_likelihoods(
-            self.model,
-            padded([reading.ids for reading in readings]),
-            torch.tensor([len(reading) for reading in readings]),
-            words_BT=padded([reading.units for reading in readings]) if self.masking == WITHIN_WORD else None,
-        )
-        return [scores_T[: len(reading)].tolist() for scores_T, reading in zip(scores_BT, readings, strict=True)]
-
-    def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
-        return each_alone(self.token_scores, lists)
+    def _scores(self, tokens_BT: Tensor, lengths_B: Tensor, readings: Sequence[Reading]) -> Tensor:
+        words_BT = padded([reading.units for reading in readings]) if self.masking == WITHIN_WORD else None
+        return token_pseudo_log_likelihoods(self.model, tokens_BT, lengths_B, words_BT=words_BT)
 
 
-class ClozeScorer:
-    method = PSEUDO_LOG_LIKELIHOOD
-    reads = "both"
-
+class ClozeScorer(_TokenScorerBase):
     def __init__(self, model: ClozeModel) -> None:
-        self.model, self.name = model, model.name
-        self._encoder = plain_encoder(model.tokenizer)
-
-    @property
-    def max_tokens(self) -> int | None:
-        return self.model.max_tokens
+        super().__init__(model.name, model.tokenizer)
+        self.model, self.max_tokens = model, model.max_tokens
 
     @property
     def convention(self) -> str:
         return f"pseudo-log-likelihood in nats of {self.name}'s tokens, one pass ({self.model.kind})"
 
-    def read(self, text: str) -> Reading:
-        return read_text(self._encoder, text)
-
-    def token_scores(self, readings: Sequence[Reading]) -> list[list[float]]:
-        if not readings:
-            return []
-        lengths_B = torch.tensor([len(reading) for reading in readings])
-        scores_BT = self.model.token_scores(padded([reading.ids for reading in readings]), lengths_B).cpu().double()
-        return [scores_T[: len(reading)].tolist() for scores_T, reading in zip(scores_BT, readings, strict=True)]
-
-    def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
-        return each_alone(self.token_scores, lists)
-
-
-NAMED_LONG_TEXTS = 5  # in one message
+    def _scores(self, tokens_BT: Tensor, lengths_B: Tensor, readings: Sequence[Reading]) -> Tensor:
+        return self.model.token_scores(tokens_BT, lengths_B)
 
 
 class TokenScorer(Protocol):
@@ -283,21 +263,12 @@ class Scorer:
         device = usable_device(device or config.device)
         reader: TokenScorer
         if kind == CAUSAL:
-            from energylm.bundles.language_model import LanguageModel
-            from energylm.bundles.scorer import CausalScorer
-
             lm = LanguageModel.from_pretrained(path_or_name, device=device, dtype=config.dtype)
             reader = CausalScorer(lm, eos=config.eos)
         elif kind == MASKED:
-            from energylm.bundles.masked_language_model import MaskedLanguageModel
-            from energylm.bundles.scorer import MaskedScorer
-
             model = MaskedLanguageModel.from_pretrained(path_or_name, device=device)
             reader = MaskedScorer(model, masking=config.masking)
         else:
-            from energylm.bundles.cloze_model import ClozeModel
-            from energylm.bundles.scorer import ClozeScorer
-
             reader = ClozeScorer(ClozeModel.from_pretrained(path_or_name, device=device))
         return cls(reader, casing=config.casing, refuses_long_texts=config.long_texts != WINDOWS)
 
@@ -313,11 +284,11 @@ class Scorer:
 
     def score(self, texts: Sequence[str], *, normalise: Normalise = "none") -> list[float]:
         """A number for each text: its tokens' scores added up, divided by its tokens or words if asked."""
-        return [one.normalised(normalise) for one in self.token_scores(texts)]
+        return [score.normalised(normalise) for score in self.token_scores(texts)]
 
     def token_scores(self, texts: Sequence[str], *, names: Sequence[str] | None = None) -> list[TextScore]:
         """Scores by token and word. `names` are what messages call the texts, "text 1", "text 2" … by default."""
-        return [found for (found,) in self.list_scores([[text] for text in text_list(texts)], names=names, alike=False)]
+        return [score for (score,) in self.list_scores([[text] for text in text_list(texts)], names=names, alike=False)]
 
     def list_scores(
         self, lists: Sequence[Sequence[str]], *, names: Sequence[str] | None = None, alike: bool = True
@@ -364,15 +335,17 @@ def usable_device(device: torch.device | str | None) -> torch.device | None:
         return None
     cure = "leave it out (a GPU is taken where there is one), or give cpu"
     try:
-        asked = torch.device(device)
+        wanted = torch.device(device)
     except RuntimeError:
         raise ConfigError(
             f"device {str(device)!r} is none that torch knows, e.g. cpu, cuda or cuda:1; {cure}"
         ) from None
-    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if asked.type in there and (asked.index or 0) >= there[asked.type]:
-        raise ConfigError(f"device {asked} came, but this machine has {there[asked.type]} of type {asked.type}; {cure}")
-    return asked
+    available = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if wanted.type in available and (wanted.index or 0) >= available[wanted.type]:
+        raise ConfigError(
+            f"device {wanted} came, but this machine has {available[wanted.type]} of type {wanted.type}; {cure}"
+        )
+    return wanted
 
 
 def _joined(

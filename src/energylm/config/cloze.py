@@ -1,8 +1,8 @@
 """What is done with models that score text: scores, n-best lists reranked by f + Σ λ·score, fine-tuning on tasks.
 
 Metrics and epochs of GLUE and SQuAD are those of clark2020 (app. C, table 3). What the paper takes over from ELECTRA
-without printing it (the lengths of inputs and answers, the beam, the weight of answerability) is ELECTRA's. WNLI is left
-out, as there.
+without printing it (the lengths of inputs and answers, the beam, the weight of answerability) is ELECTRA's. WNLI is
+left out, as there.
 """
 
 from dataclasses import dataclass

@@ -60,8 +60,8 @@ def _first(
 ) -> int:
     """The commonest token that is a word, occurs and `fits` (token with its marker, count)."""
     for number in np.argsort(-counts_V, kind="stable").tolist():
-        token, count = tokenizer.convert_ids_to_tokens(number), int(counts_V[number])
-        is_word = isinstance(token, str) and token.startswith(BEGINS_WORD) and token[1:].isalpha()
+        token, count = str(tokenizer.convert_ids_to_tokens(number)), int(counts_V[number])
+        is_word = token.startswith(BEGINS_WORD) and token[1:].isalpha()
         if count and is_word and fits(token, count):
             return int(number)
     raise DataError(f"no token of these texts is a whole {what}; name one that the tokenizer writes as one token")

@@ -67,7 +67,11 @@ def connected(config: EngineConfig) -> Iterator[None]:
     try:
         if address is None:
             processors = max(os.cpu_count() or 1, (config.workers or 1) * _threads(config))
-            own = {"num_cpus": processors, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+            own: dict[str, Any] = {
+                "num_cpus": processors,
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE_BYTES,
+            }
             ray.init("local", **own, **quiet)
         else:
             ray.init(address, **quiet)

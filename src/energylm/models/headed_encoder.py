@@ -4,8 +4,8 @@ The encoder is a base model of transformers or one of ours; its config travels i
 holds all, and `AutoModelForSequenceClassification` or `AutoModelForQuestionAnswering` load it once the head's
 `register` has been called.
 
-Relations  `sequence_classifier` and `span_predictor` are the heads; `bundles.sentence_model` and `bundles.span_model`
-           add tokenizer and folders.
+Relations  `sequence_classifier` and `span_predictor` are the heads; `bundles.task_models` adds tokenizer and
+           folders.
 
 =====
 

@@ -1,4 +1,4 @@
-"""A masked network of transformers as conditionals over token ids: logits of hidden tokens given those around them.
+r"""A masked network of transformers as conditionals over token ids: logits of hidden tokens given those around them.
 
     f(v, h(y_\I))       for v in the vocabulary, at every hidden position of the set I            Goyal 2021, §6.2.1
 

@@ -27,8 +27,8 @@ CONVENTION = (
     "balanced accuracy at energy 0, 0.5 at chance; lower and upper end of a 95 % bootstrap interval over texts; TPR: "
     "machine texts found where 1 % or 5 % of real texts are flagged"
 )
-_COLUMNS = ("energy", "trained on", "tested on", "setting", "accuracy", "lower", "upper", "AUROC")
-_COLUMNS += ("TPR at 1 %", "TPR at 5 %", "texts", "note")
+_WHERE = ("energy", "trained on", "tested on", "setting")
+_COLUMNS = (*_WHERE, "accuracy", "lower", "upper", "AUROC", "TPR at 1 %", "TPR at 5 %", "texts", "note")
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ import openai
 import torch
 from starlette.testclient import TestClient
 
-from energylm.apps.security import RefusedRequest, hash_token, new_token
+from energylm.apps.security import ApiKeys, RefusedRequest, hash_token, new_token
 from energylm.apps.serve.app import create_app
 from energylm.apps.serve.completer import Completer
-from energylm.apps.serve.keys import ApiKeys
 from energylm.apps.serve.services import Services
 from energylm.apps.serve.upstream import Proposal, ProposalChooser, Upstream
 from energylm.apps.serve.verb import ServeLimits

@@ -5,7 +5,7 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from energylm.apps.security import SafeJSON, add_security_headers, error_answer
+from energylm.apps.security import RefusedRequest, SafeJSON, add_security_headers
 from energylm.apps.serve import schemas as schemas
 from energylm.apps.serve.app import page_router
 from tests.apps.conftest import ENTER, HOSTILE, RIGHT, TAB, serving
@@ -28,14 +28,14 @@ def fake_server():
 
     def refused(request: Request) -> Response | None:
         if app.state.key and request.headers.get("authorization") != f"Bearer {app.state.key}":
-            return error_answer(401, "this server wants a key; send Authorization: Bearer KEY")
+            return RefusedRequest(401, "this server wants a key; send Authorization: Bearer KEY").answer()
         return None
 
     @app.post("/v1/completions")
     async def completions(request: Request):
         body = await asked(request, schemas.CompletionRequest)
         if body.prompt == "refuse":
-            return error_answer(400, "prompt: <b>too long</b>, at most 4 tokens", param="prompt")
+            return RefusedRequest(400, "prompt: <b>too long</b>, at most 4 tokens", param="prompt").answer()
         texts = [" a boat came.", f" {HOSTILE}", " nothing came.", " boats boats boats."]
         energies, log_weights = [-1.5, -2.0, 0.0, 3.0], [0.0, 1.0, -1.0, -8.0]
         rows = zip(texts, energies, log_weights, strict=True)

@@ -6,10 +6,9 @@ pytest.importorskip("fastapi", reason="the web parts need the extra energylm[web
 
 from starlette.testclient import TestClient
 
-from energylm.apps.security import hash_token
-from energylm.apps.serve import keys as serve_keys
+from energylm.apps import security
+from energylm.apps.security import ApiKeys, add_key, hash_token
 from energylm.apps.serve.app import create_app
-from energylm.apps.serve.keys import ApiKeys, add_key
 from energylm.apps.serve.schemas import DetectRequest, RerankRequest, ScoreRequest
 from energylm.apps.serve.services import Services, load_services
 from energylm.apps.serve.tools import detect_texts, rerank_lists, score_texts
@@ -147,9 +146,9 @@ def test_keys_are_asked_for_and_kept_as_digests(services, tmp_path, monkeypatch)
     keys = [add_key(file, note="a note\nof two lines"), add_key(file)]
     assert all(key not in file.read_text() for key in keys) and hash_token(keys[0]) in file.read_text()
     assert file.stat().st_mode & 0o077 == 0 and len(file.read_text().splitlines()) == 2
-    monkeypatch.setenv(serve_keys.ENVIRONMENT, "a-key-of-the-environment-1, a-key-of-the-environment-2")
+    monkeypatch.setenv(security.KEYS_VARIABLE, "a-key-of-the-environment-1, a-key-of-the-environment-2")
     loaded = ApiKeys.load(file)
-    assert serve_keys.ENVIRONMENT not in serve_keys.os.environ
+    assert security.KEYS_VARIABLE not in security.os.environ
     client = TestClient(create_app(services, keys=loaded))
     good = [*keys, "a-key-of-the-environment-1", "a-key-of-the-environment-2"]
     bad = [
@@ -190,7 +189,7 @@ def test_a_file_without_keys_opens_nothing(tmp_path, content, says):
 
 
 def test_short_keys_are_refused(monkeypatch):
-    monkeypatch.setenv(serve_keys.ENVIRONMENT, "secret")
+    monkeypatch.setenv(security.KEYS_VARIABLE, "secret")
     with pytest.raises(ConfigError, match="fewer than 20 characters") as error:
         ApiKeys.load(None)
     assert "secret" not in str(error.value)

@@ -10,8 +10,7 @@ from energylm.verbs import ExactStudy
 from energylm.verbs.chains.exact_study_cells import CELL_FILE
 from energylm.verbs.recipes.claims import judge
 from energylm.verbs.recipes.recipe import load_recipe
-from energylm.verbs.recipes.recipe_plan import plan_recipe
-from energylm.verbs.recipes.reproducing import _section
+from energylm.verbs.recipes.reproducing import _section, plan_recipe
 
 TINY = {
     "languages": ["hmm_low"],

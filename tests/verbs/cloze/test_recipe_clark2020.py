@@ -8,12 +8,11 @@ import yaml
 from energylm.config.base import merged
 from energylm.errors import ConfigError
 from energylm.jobs.artefacts import ArtefactStore
-from energylm.verbs.recipes import step_kind as step_kinds
+from energylm.verbs.recipes import steps as step_kinds
 from energylm.verbs.recipes.claims import judge
 from energylm.verbs.recipes.recipe import load_recipe
-from energylm.verbs.recipes.recipe_plan import plan_recipe
-from energylm.verbs.recipes.reproducing import _section, reproduce
-from energylm.verbs.recipes.step_kind import step_kind
+from energylm.verbs.recipes.reproducing import _section, plan_recipe, reproduce
+from energylm.verbs.recipes.steps import step_kind
 
 SIBLINGS = {"electric", "electra", "electra_tt", "two_tower", "mlm", "causal"}
 SCORERS = SIBLINGS - {"electra"}

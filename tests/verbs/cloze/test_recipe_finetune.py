@@ -8,8 +8,7 @@ import yaml
 from energylm.jobs.artefacts import ArtefactStore
 from energylm.verbs.cloze.finetune import Finetune
 from energylm.verbs.recipes.recipe import load_recipe
-from energylm.verbs.recipes.recipe_plan import plan_recipe
-from energylm.verbs.recipes.reproducing import reproduce
+from energylm.verbs.recipes.reproducing import plan_recipe, reproduce
 
 TASKS, SIBLINGS = ("cola", "sst2", "mrpc", "rte"), ("mlm", "electra", "electra_tt", "electric")
 XML = '<pair id="{0}" entailment="{1}"><t>The clerk counts {0} boats.</t><h>The clerk counts.</h></pair>'

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from energylm.verbs.recipes.step_kind import step_kind
+from energylm.verbs.recipes.steps import step_kind
 
 LISTS = {
     f"u{number}": {

@@ -6,7 +6,7 @@ import numpy as np
 
 from energylm.data.detection import LabelledText
 from energylm.estimators.discrimination import discrimination
-from energylm.verbs.detect.baseline import tfidf_scores
+from energylm.verbs.detect.evaluating import tfidf_scores
 
 
 def texts(seed, *, telling):

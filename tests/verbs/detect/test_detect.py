@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from energylm import Detector
-from energylm.bundles.detector_results import logistic
+from energylm.bundles.detector import logistic
 from energylm.bundles.energy_model import EnergyModel
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.estimators.discrimination import discrimination

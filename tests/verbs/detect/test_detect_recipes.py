@@ -8,8 +8,7 @@ import yaml
 from energylm.errors import DataError
 from energylm.jobs.artefacts import ArtefactStore
 from energylm.verbs.recipes.recipe import load_recipe
-from energylm.verbs.recipes.recipe_plan import plan_recipe
-from energylm.verbs.recipes.reproducing import reproduce
+from energylm.verbs.recipes.reproducing import plan_recipe, reproduce
 
 GENERATED = [f"{domain}_{name}" for domain in ("xsum", "writing") for name in ("gpt2-xl", "gpt-neo-2.7B", "opt-2.7b")]
 SMALL = {

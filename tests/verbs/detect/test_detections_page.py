@@ -1,6 +1,6 @@
 """Coloured blocks: stretches cover the text once, scores meet where blocks intersect, text stays text."""
 
-from energylm.bundles.detector_results import BlockScore, Detection
+from energylm.bundles.detector import BlockScore, Detection
 from energylm.verbs.detect.judging import detections_page, stretches
 
 

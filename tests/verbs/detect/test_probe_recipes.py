@@ -9,8 +9,7 @@ from energylm.jobs.job import Job
 from energylm.verbs import AttackEnergy, CompareEnergies, MakeNegatives, PerturbTexts
 from energylm.verbs.recipes.claims import judge
 from energylm.verbs.recipes.recipe import first_made, load_recipe
-from energylm.verbs.recipes.recipe_plan import plan_recipe
-from energylm.verbs.recipes.reproducing import _section
+from energylm.verbs.recipes.reproducing import _section, plan_recipe
 
 PROBES = {
     "fig2": {"perturb"},

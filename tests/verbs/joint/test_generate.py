@@ -5,7 +5,7 @@ import json
 import pytest
 
 from energylm import EnergyModel, LanguageModel, ResidualModel
-from energylm.bundles.weights_identity import weights_sha256
+from energylm.bundles.model_folder import weights_sha256
 from energylm.verbs.joint.generate import Generate
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.weights_identity import weights_sha256
+from energylm.bundles.model_folder import weights_sha256
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.windows import Windows

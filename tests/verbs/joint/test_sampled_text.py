@@ -10,9 +10,9 @@ import torch
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.errors import ConfigError, DataError
-from energylm.verbs.joint.analyses import SampledText
-from energylm.verbs.joint.joint_windows import JointWindows
+from energylm.verbs.joint.analyses import JointWindows
 from energylm.verbs.joint.sampled_text import (
+    SampledText,
     SampledTextResult,
     density_gap,
     first_tokens,

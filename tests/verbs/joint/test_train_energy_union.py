@@ -5,8 +5,8 @@ import pytest
 
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.model_folder import weights_sha256
 from energylm.bundles.residual_model import ResidualModel
-from energylm.bundles.weights_identity import weights_sha256
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.windows import Windows

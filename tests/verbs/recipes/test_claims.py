@@ -5,7 +5,7 @@ import math
 import pytest
 
 from energylm.errors import ConfigError
-from energylm.verbs.recipes.claims import check_predicate, claims_table, judge, look_up, slope
+from energylm.verbs.recipes.claims import claims_table, judge, look_up, paths, slope
 
 RESULTS = {
     "base": {"ppl": 20.0, "name": "tiny", "nothing": None, "hole": math.nan},
@@ -37,9 +37,9 @@ RESULTS = {
 def test_predicates_say_what_python_would(predicate, truth):
     if truth is None:  # equality of measured numbers is no claim
         with pytest.raises(ConfigError, match="not in the language"):
-            check_predicate(predicate)
+            paths(predicate)
         return
-    check_predicate(predicate)
+    paths(predicate)
     assert judge("", predicate, RESULTS).verdict == ("holds" if truth else "does not hold")
 
 
@@ -74,7 +74,7 @@ def test_slope_by_hand():
 )
 def test_everything_else_is_refused_before_it_runs(predicate):
     with pytest.raises(ConfigError) as refused:
-        check_predicate(predicate)
+        paths(predicate)
     assert "\n" not in str(refused.value)
     with pytest.raises(ConfigError):
         judge("", predicate, RESULTS)

@@ -12,11 +12,9 @@ from energylm.jobs.costs import CorpusSize, GeneratedTexts, Surroundings, bytes_
 from energylm.models.compute import Network, updating
 from energylm.verbs.recipes import plan_cost as module
 from energylm.verbs.recipes.demo import Demo
-from energylm.verbs.recipes.machine import MachineConfig
-from energylm.verbs.recipes.plan import Plan
-from energylm.verbs.recipes.plan_cost import plan_cost, seconds_of, unit_seconds
-from energylm.verbs.recipes.plan_fit import fit_factors, save_factors, timed_steps
-from energylm.verbs.recipes.step_kind import step_kind
+from energylm.verbs.recipes.plan import MachineConfig, Plan
+from energylm.verbs.recipes.plan_cost import fit_factors, plan_cost, save_factors, seconds_of, timed_steps, unit_seconds
+from energylm.verbs.recipes.steps import step_kind
 
 MACHINE = MachineConfig(
     matmul_gflops=100, memory_gigabytes_per_second=10, operation_microseconds=5, text_megabytes_per_second=2

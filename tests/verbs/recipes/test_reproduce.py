@@ -16,9 +16,8 @@ from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import Record
 from energylm.verbs import table
 from energylm.verbs.recipes.recipe import load_recipe, recipe_names
-from energylm.verbs.recipes.recipe_plan import plan_recipe
-from energylm.verbs.recipes.reproducing import reproduce
-from energylm.verbs.recipes.step_kind import step_kind
+from energylm.verbs.recipes.reproducing import plan_recipe, reproduce
+from energylm.verbs.recipes.steps import step_kind
 from energylm.verbs.verb import Verb
 
 TRAINING = {"steps": 4, "global_batch": 2, "validation": {"every_steps": 4}, "threads": 1}

@@ -17,8 +17,7 @@ from energylm.jobs.job import Job
 from energylm.objectives.cross_entropy import LogZ
 from energylm.verbs import PickSeq2Seq, TrainSeq2Seq
 from energylm.verbs.recipes.recipe import load_recipe
-from energylm.verbs.recipes.recipe_plan import plan_recipe
-from energylm.verbs.recipes.reproducing import reproduce
+from energylm.verbs.recipes.reproducing import plan_recipe, reproduce
 from energylm.verbs.seq2seq.evaluating import SCORES_FILE, Scores, Seq2SeqEvaluation
 
 TABLES = [

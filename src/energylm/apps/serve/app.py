@@ -24,15 +24,14 @@ from energylm import __version__
 from energylm.apps import running
 from energylm.apps.pages import pages_of
 from energylm.apps.security import (
+    ApiKeys,
     BodyLimit,
     RefusedRequest,
     SafeJSON,
     add_error_handlers,
     add_security_headers,
-    error_answer,
 )
 from energylm.apps.serve.completions import completions_router
-from energylm.apps.serve.keys import ApiKeys
 from energylm.apps.serve.queue import ModelQueue, ServeMetrics
 from energylm.apps.serve.schemas import ErrorResponse, Health, ModelFacts, ModelsResponse
 from energylm.apps.serve.services import Services, Serving
@@ -168,7 +167,9 @@ class _HostCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and _host(scope) not in self.hosts:
-            answer = error_answer(403, "this server answers under the names of its own machine only; it has no keys")
+            answer = RefusedRequest(
+                403, "this server answers under the names of its own machine only; it has no keys"
+            ).answer()
             return await answer(scope, receive, send)
         await self.app(scope, receive, send)
 

@@ -16,10 +16,10 @@ Relations  `upstream` does the same with candidates of another server.
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Any
+from typing import Any, Literal
 
 from energylm import contracts
 from energylm.apps.serve.schemas import (
@@ -102,44 +102,74 @@ class CompletionTask:
         top_p = None if self.top_p == 1 else self.top_p
         return Truncation(top_k=self.top_k, top_p=top_p, temperature=self.temperature)
 
+    @property
+    def joint_sampling(self) -> JointSampling:
+        n, new = self.proposals or 2, self.max_new_tokens
+        return JointSampling(n=n, max_new_tokens=new, truncation=self.truncation, weights=self.weights)
+
 
 @dataclass(frozen=True)
-class Written:
-    """A text with what the answer tells of it as a whole."""
+class ChosenText:
+    """A text that answers a request, whole: a stop string may cut it."""
 
-    choice: CompletionChoice
+    text: str
     tokens: int  # the end token counted
-    candidates: list[CandidateFacts]  # where details are asked for; the first is the language model's own text
+    has_ended: bool
+    facts: ChoiceFacts | None = None  # None where there was nothing to choose
+    candidates: Sequence[CandidateFacts] = ()  # where details are asked for; the first is the language model's own text
+    logprobs: LogProbs | None = None
 
 
-def completion_response(task: CompletionTask, texts: Sequence[Written]) -> CompletionResponse:
+def completion_response(task: CompletionTask, texts: Sequence[ChosenText]) -> CompletionResponse:
     """The answer to a request for these texts."""
     prompt_tokens, written = sum(len(context.energy) for context in task.contexts), sum(text.tokens for text in texts)
-    first = texts[0].choice.energylm if texts else None
-    facts: dict[str, Any] = {"seed": task.seed, "warning": first and first.warning}
-    if task.details and first is None:
-        facts |= {"candidates": [], "base": [text.choice.text for text in texts]}
-    elif task.details and first is not None:
-        facts |= {"candidates": texts[0].candidates, "ess": first.ess}
-        facts |= {"base": [text.candidates[0].text for text in texts]}
+    choices = [_choice(task, index, text) for index, text in enumerate(texts)]
+    first = texts[0].facts if texts else None
+    facts = CompletionFacts(seed=task.seed, warning=None if first is None else first.warning)
+    if task.details:
+        base = [
+            text.candidates[0].text if text.candidates else choice.text
+            for text, choice in zip(texts, choices, strict=True)
+        ]
+        candidates = list(texts[0].candidates) if texts else []
+        ess = {} if first is None else {"ess": first.ess}
+        facts = facts.model_copy(update={"candidates": candidates, "base": base} | ess)
     return CompletionResponse(
         id=f"cmpl-{secrets.token_hex(12)}",
         object="text_completion",
         created=int(time.time()),
         model=task.model,
-        choices=[text.choice for text in texts],
+        choices=choices,
         usage=Usage(prompt_tokens=prompt_tokens, completion_tokens=written, total_tokens=prompt_tokens + written),
-        energylm=CompletionFacts(**facts),
+        energylm=facts,
     )
+
+
+def _choice(task: CompletionTask, index: int, chosen: ChosenText) -> CompletionChoice:
+    text, logprobs = cut_at_stop(chosen.text, task.stop), chosen.logprobs
+    is_cut = len(text) < len(chosen.text)
+    if is_cut and logprobs is not None:  # of the tokens that begin before the stop
+        count = sum(offset < len(text) for offset in logprobs.text_offset)
+        logprobs = LogProbs(**{name: values[:count] for name, values in logprobs})
+    finish_reason: Literal["stop", "length"] = "stop" if is_cut or chosen.has_ended else "length"
+    return CompletionChoice(
+        text=text, index=index, logprobs=logprobs, finish_reason=finish_reason, energylm=chosen.facts
+    )
+
+
+def candidate_facts(texts: Iterable[str], energy_N: Iterable[Any], log_weight_N: Iterable[Any]) -> list[CandidateFacts]:
+    return [
+        CandidateFacts(text=text, energy=float(energy), log_weight=float(log_weight))
+        for text, energy, log_weight in zip(texts, energy_N, log_weight_N, strict=True)
+    ]
 
 
 class Completer:
     """A language model, alone or under an energy, that answers requests together. Not for several threads at once."""
 
-    def __init__(self, model: contracts.CausalModel | ResidualModel, *, name: str) -> None:
+    def __init__(self, model: contracts.CausalModel | ResidualModel) -> None:
         self.joint = model if isinstance(model, ResidualModel) else None
         self.lm = model.lm if isinstance(model, ResidualModel) else model
-        self.name = name
         self._texts = JointTexts(self.lm)
 
     @property
@@ -176,21 +206,14 @@ class Completer:
     ) -> list[CompletionResponse]:
         """The answer to each task, its texts prompt after prompt; `is_wanted` is asked while they are drawn."""
         watch = Watch(is_wanted)
-        drawn: dict[int, list[Draw]] = {}
+        by_task: dict[int, list[Draw]] = {}
         for draw, is_joint in ((self._joint, True), (self._plain, False)):
             indices = [index for index, task in enumerate(tasks) if self._chooses(task) == is_joint]
-            drawn |= zip(indices, draw([tasks[index] for index in indices], watch), strict=True)
-        told = self._alternatives(tasks, [drawn[index] for index in range(len(tasks))])
-        return [
-            completion_response(
-                task,
-                [
-                    self._written(task, number, *draw, None if task.logprobs is None else next(told))
-                    for number, draw in enumerate(drawn[index])
-                ],
-            )
-            for index, task in enumerate(tasks)
-        ]
+            by_task |= zip(indices, draw([tasks[index] for index in indices], watch), strict=True)
+        drawn = [(task, draw) for index, task in enumerate(tasks) for draw in by_task[index]]
+        alternatives = self._alternatives([draw for draw in drawn if draw[0].logprobs is not None])
+        texts = iter([self._chosen(*draw, None if draw[0].logprobs is None else next(alternatives)) for draw in drawn])
+        return [completion_response(task, list(islice(texts, len(by_task[index])))) for index, task in enumerate(tasks)]
 
     def _chooses(self, task: CompletionTask) -> bool:
         return self.joint is not None and task.proposals is not None and task.truncation.top_k != 1
@@ -199,7 +222,7 @@ class Completer:
         if self.joint is None or not tasks:
             return []
         requests = [
-            PoolRequest(context, _options(task), task.seed, number)
+            PoolRequest(context, task.joint_sampling, task.seed, number)
             for task in tasks
             for number, context in enumerate(context for context in task.contexts for _ in range(task.n))
         ]
@@ -224,70 +247,33 @@ class Completer:
                 of_tasks[-1] += [(context, tokens[:length], None) for tokens, length in rows]
         return of_tasks
 
-    def _alternatives(
-        self, tasks: Sequence[CompletionTask], drawn: Sequence[Sequence[Draw]]
-    ) -> Iterator[TokenAlternatives]:
-        """What the language model gives to the tokens of the texts whose task asks for it, in order."""
-        asked = [
-            draw for task, of_task in zip(tasks, drawn, strict=True) for draw in of_task if task.logprobs is not None
-        ]
-        if not asked:
+    def _alternatives(self, drawn: Sequence[tuple[CompletionTask, Draw]]) -> Iterator[TokenAlternatives]:
+        """What the language model gives to the tokens of each text."""
+        if not drawn:
             return iter(())
-        most = max(task.logprobs or 0 for task in tasks)
-        contexts, tokens = [context.lm for context, _, _ in asked], [tokens for _, tokens, _ in asked]
-        return iter(token_alternatives(self.lm, contexts, tokens, k=most))
+        contexts, tokens = [context.lm for _, (context, _, _) in drawn], [tokens for _, (_, tokens, _) in drawn]
+        return iter(token_alternatives(self.lm, contexts, tokens, k=max(task.logprobs or 0 for task, _ in drawn)))
 
-    def _written(
-        self,
-        task: CompletionTask,
-        index: int,
-        context: Context,
-        tokens: list[int],
-        sample: JointSample | None,
-        alternatives: TokenAlternatives | None,
-    ) -> Written:
-        whole = self._texts.new_text(context, tokens)
-        text = cut_at_stop(whole, task.stop)
-        has_ended = len(text) < len(whole) or tokens[-1] == self.lm.eos_token_id
+    def _chosen(self, task: CompletionTask, draw: Draw, alternatives: TokenAlternatives | None) -> ChosenText:
+        context, tokens, sample = draw
         logprobs = None
         if alternatives is not None:
-            logprobs = token_log_probs(
-                self.lm, self._texts, context, tokens, alternatives, likeliest=task.logprobs or 0
-            )
-            logprobs = logprobs if text == whole else _before(logprobs, len(text))
-        choice = CompletionChoice(
-            text=text,
-            index=index,
-            logprobs=logprobs,
-            finish_reason="stop" if has_ended else "length",
-            energylm=None if sample is None else _choice_facts(sample),
+            likeliest = task.logprobs or 0
+            logprobs = token_log_probs(self.lm, self._texts, context, tokens, alternatives, likeliest=likeliest)
+        text, has_ended = self._texts.new_text(context, tokens), tokens[-1] == self.lm.eos_token_id
+        if sample is None:
+            return ChosenText(text, len(tokens), has_ended, logprobs=logprobs)
+        (pool,) = sample.pools
+        (kept,) = pool.kept
+        facts = ChoiceFacts(
+            energy=float(pool.energy[kept]),
+            log_weight=float(pool.log_weight[kept]),
+            ess=sample.ess,
+            largest_share=sample.largest_share,
+            warning=sample.warning,
         )
-        return Written(choice, len(tokens), _candidates(sample) if task.details and sample is not None else [])
-
-
-def _options(task: CompletionTask) -> JointSampling:
-    return JointSampling(
-        n=task.proposals or 2, max_new_tokens=task.max_new_tokens, truncation=task.truncation, weights=task.weights
-    )
-
-
-def _choice_facts(sample: JointSample) -> ChoiceFacts:
-    (pool,) = sample.pools
-    (kept,) = pool.kept
-    return ChoiceFacts(
-        energy=float(pool.energy[kept]),
-        log_weight=float(pool.log_weight[kept]),
-        ess=sample.ess,
-        largest_share=sample.largest_share,
-        warning=sample.warning,
-    )
-
-
-def _candidates(sample: JointSample) -> list[CandidateFacts]:
-    return [
-        CandidateFacts(text=text, energy=float(energy), log_weight=float(log_weight))
-        for text, energy, log_weight in zip(sample.candidates, sample.energies, sample.log_weights, strict=True)
-    ]
+        candidates = candidate_facts(sample.candidates, sample.energies, sample.log_weights) if task.details else []
+        return ChosenText(text, len(tokens), has_ended, facts, candidates, logprobs)
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
@@ -316,12 +302,6 @@ def token_log_probs(
         pieces[-1] = _name(lm, tokens[-1])
     names = [_named(lm, of_token[:likeliest]) for of_token in alternatives.likeliest]
     return LogProbs(tokens=pieces, token_logprobs=alternatives.log_probs, top_logprobs=names, text_offset=ends[:-1])
-
-
-def _before(logprobs: LogProbs, end: int) -> LogProbs:
-    """Of the tokens that begin before character `end`."""
-    count = sum(offset < end for offset in logprobs.text_offset)
-    return LogProbs(**{name: values[:count] for name, values in logprobs})
 
 
 def _named(lm: contracts.CausalModel, likeliest: Sequence[tuple[int, float]]) -> dict[str, float]:

@@ -25,8 +25,7 @@ from energylm.bundles.detector import Detector
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
-from energylm.bundles.scorer import Scorer
-from energylm.bundles.scorer_causal import CausalScorer
+from energylm.bundles.scorer import CausalScorer, Scorer
 from energylm.config.models import LEFT_TO_RIGHT
 from energylm.errors import ModelError
 
@@ -86,7 +85,7 @@ def load_services(config: Serve) -> Services:
     name = config.name or (config.upstream_model or (lm.name if isinstance(lm, LanguageModel) else "energylm"))
     completer = None
     if config.upstream is None and lm is not None:
-        completer = Completer(joint or lm, name=name)
+        completer = Completer(joint or lm)
     detector = None if config.detector is None else Detector.from_pretrained(config.detector)
     return Services(name, completer, chooser, scorer, detector, proposals=config.proposals, top_k=config.top_k)
 

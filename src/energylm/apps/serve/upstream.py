@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from energylm.apps.security import RefusedRequest
-from energylm.apps.serve.completer import CompletionTask, Written, completion_response, cut_at_stop
-from energylm.apps.serve.schemas import CandidateFacts, ChoiceFacts, CompletionChoice, CompletionResponse
+from energylm.apps.serve.completer import ChosenText, CompletionTask, candidate_facts, completion_response
+from energylm.apps.serve.schemas import ChoiceFacts, CompletionResponse
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.joint_texts import CutText, JointTexts, lm_token_log_probs
 from energylm.bundles.language_model import LanguageModel
@@ -68,7 +68,7 @@ class Upstream:
         self._client: httpx.AsyncClient | None = None
         self._free = at_once
 
-    async def propose(self, task: CompletionTask, *, logprobs: bool) -> list[tuple[Proposal, ...]]:
+    async def propose(self, task: CompletionTask, *, logprobs: bool) -> list[Pool]:
         """The proposals for each text; with their log-probabilities where the upstream tells them."""
         if self._free < 1:
             raise RefusedRequest(
@@ -84,7 +84,7 @@ class Upstream:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _all(self, task: CompletionTask, logprobs: bool) -> list[tuple[Proposal, ...]]:
+    async def _all(self, task: CompletionTask, logprobs: bool) -> list[Pool]:
         prompts, proposals = task.prompt_of_each, proposals_of(task)
         counts = [min(self._n, proposals - first) for first in range(0, proposals, self._n)]
         gate = asyncio.Semaphore(CALLS_AT_ONCE)
@@ -144,20 +144,20 @@ def _seed(seed: int, number: int) -> int:
 
 def _refusal(response: httpx.Response) -> RefusedRequest:
     try:
-        said = str(response.json()["error"]["message"])
+        reason = str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        said = f"status {response.status_code}"
-    said = " ".join(said.split())[:SHOWN_CHARACTERS]
+        reason = f"status {response.status_code}"
+    reason = " ".join(reason.split())[:SHOWN_CHARACTERS]
     if response.status_code == 429:
         seconds = response.headers.get("retry-after", "1")
         return RefusedRequest(
-            429, f"the upstream is busy: {said}", headers={"retry-after": seconds if seconds.isdigit() else "1"}
+            429, f"the upstream is busy: {reason}", headers={"retry-after": seconds if seconds.isdigit() else "1"}
         )
     if response.status_code in (400, 413, 422):
-        return RefusedRequest(400, f"the upstream refuses this: {said}")
+        return RefusedRequest(400, f"the upstream refuses this: {reason}")
     if response.status_code in (401, 403):
         return RefusedRequest(502, "the upstream refuses the key it is given; set ENERGYLM_UPSTREAM_KEY")
-    return RefusedRequest(502, f"the upstream fails: {said}")
+    return RefusedRequest(502, f"the upstream fails: {reason}")
 
 
 def _read(answer: Any, *, prompts: int, count: int) -> list[list[Proposal]]:
@@ -199,14 +199,13 @@ class ProposalChooser:
         energies = iter(torch.split(self.energy.text_energies(texts).double().cpu(), [len(pool) for _, pool in pools]))
         return [
             completion_response(
-                task,
-                [self._chosen(task, index, pool, next(energies)) for index, pool in enumerate(of)],
+                task, [self._chosen(task, index, pool, next(energies)) for index, pool in enumerate(of)]
             )
             for task, of in tasks
         ]
 
-    def _chosen(self, task: CompletionTask, index: int, pool: Pool, energy_N: Tensor) -> Written:
-        reason = self._why_not_corrected(task, pool)
+    def _chosen(self, task: CompletionTask, index: int, pool: Pool, energy_N: Tensor) -> ChosenText:
+        reason = self._why_not_corrected(task, pool) if task.weights == "corrected" else None
         log_weight_N = -energy_N
         if task.weights == "corrected" and reason is None:
             proposal_N = torch.tensor([proposal.log_prob for proposal in pool], dtype=torch.float64)
@@ -216,9 +215,7 @@ class ProposalChooser:
         keys_1 = row_keys(derive_seed(task.seed, "resampling"), index_1, torch.zeros_like(index_1))
         kept = int(resample(log_weight_N[None], RowChoices(keys_1))[0, 0])
         ess = float(effective_sample_size(log_weight_N))
-        text = cut_at_stop(pool[kept].text, task.stop)
-        has_ended = pool[kept].has_ended or len(text) < len(pool[kept].text)
-        warnings = [reason] if task.weights == "corrected" and reason is not None else []
+        warnings = [] if reason is None else [reason]
         if len(energy_N) > 1 and ess < TRUSTED_ESS:
             warnings.append(f"the {len(energy_N)} candidates are worth {ess:.1f} independent ones; ask for more")
         facts = ChoiceFacts(
@@ -228,14 +225,8 @@ class ProposalChooser:
             largest_share=float(normalized_log_weights(log_weight_N).exp().max()),
             warning="; ".join(warnings) or None,
         )
-        choice = CompletionChoice(
-            text=text, index=index, logprobs=None, finish_reason="stop" if has_ended else "length", energylm=facts
-        )
-        candidates = [
-            CandidateFacts(text=proposal.text, energy=float(energy), log_weight=float(log_weight))
-            for proposal, energy, log_weight in zip(pool, energy_N, log_weight_N, strict=True)
-        ]
-        return Written(choice, pool[kept].tokens, candidates)
+        candidates = candidate_facts([proposal.text for proposal in pool], energy_N, log_weight_N)
+        return ChosenText(pool[kept].text, pool[kept].tokens, pool[kept].has_ended, facts, candidates)
 
     def _why_not_corrected(self, task: CompletionTask, pool: Pool) -> str | None:
         """Why P_LM / q is not known, in words; None if it is."""

@@ -145,7 +145,7 @@ class Serve(Verb):
         needs_extra("fastapi", "uvicorn", "httpx", "prometheus_client", "jinja2")
         if self.add_key is None:
             return _serve(self)
-        from energylm.apps.serve.keys import add_key
+        from energylm.apps.security import add_key
 
         assert self.keys is not None
         return NewKey(self.keys, self.add_key, add_key(self.keys, note=self.add_key))
@@ -156,8 +156,8 @@ class Serve(Verb):
 
 def _serve(wanted: Serve) -> Served:
     from energylm.apps import running
+    from energylm.apps.security import ApiKeys
     from energylm.apps.serve.app import create_app
-    from energylm.apps.serve.keys import ApiKeys
     from energylm.apps.serve.services import load_services
     from energylm.apps.serve.upstream import Upstream
     from energylm.progress import say

@@ -35,7 +35,6 @@ from energylm.apps.security import (
     RefusedRequest,
     SafeJSON,
     add_security_headers,
-    error_answer,
     hash_token,
     new_token,
     token_matches,
@@ -252,9 +251,8 @@ def _owner_router(store: StudyStore) -> APIRouter:
     def progress(request: Request) -> Response:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not is_owner(token.strip()):
-            return error_answer(
-                401, "send the owner's token as `Authorization: Bearer TOKEN`", headers={"www-authenticate": "Bearer"}
-            )
+            message, headers = "send the owner's token as `Authorization: Bearer TOKEN`", {"www-authenticate": "Bearer"}
+            return RefusedRequest(401, message, headers=headers).answer()
         return SafeJSON(owner_view(store))
 
     return router

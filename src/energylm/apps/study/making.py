@@ -124,7 +124,7 @@ def new_study(config: StudyNew, *, output: Path | str, salt: str | None = None) 
     checks_needed = design.checks.items or design.checks_needed(len(pairs))
     qualification = _make_known(config, "qualification", known[: design.qualification.items], salt)
     checks = _make_known(config, "check", known[design.qualification.items :][:checks_needed], salt)
-    items = {"pairs": pairs, "qualification": qualification, "checks": checks}
+    items: dict[str, Any] = {"pairs": pairs, "qualification": qualification, "checks": checks}
     origin = config.model_dump(mode="json", include=ORIGIN)
     study = write_study(output, design=design, models=config.names, comparisons=config.compared, **items, origin=origin)
     shutil.rmtree(drafts, ignore_errors=True)
@@ -331,7 +331,11 @@ class CompletionsWorker:
             samples = self._joint.sample_batch(contexts, options, seed=self._stream, first_context=block.first)
             texts = [sample.text for sample in samples]
         else:
-            how = {"truncation": self._model.truncation, "seed": self._stream, "first_context": block.first}
+            how: dict[str, Any] = {
+                "truncation": self._model.truncation,
+                "seed": self._stream,
+                "first_context": block.first,
+            }
             drawn = self._lm.sample(contexts, max_new_tokens=self._new_tokens, stop_at_eos=False, **how)
             texts = [copies[0] for copies in drawn.texts]
         progress.advance(len(texts))

@@ -28,8 +28,9 @@ from energylm.models import bilstm_context
 from energylm.models.bilstm_context import BiLSTMContext, BiLSTMContextConfig
 from energylm.progress import say
 from energylm.randomness import generator, seeded
-from energylm.training.engine import MODEL_FOLDER, train
+from energylm.training.engine import train
 from energylm.training.exact_study_task import ExactStudyTask
+from energylm.training.state import MODEL_FOLDER
 from energylm.verbs.chains.exact_measures import ExactStudyResult, measure, study_result
 from energylm.verbs.chains.exact_study import ExactStudy
 

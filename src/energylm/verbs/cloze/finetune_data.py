@@ -5,8 +5,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from energylm.bundles.sentence_model import SentenceModel
-from energylm.bundles.span_model import SpanModel
+from energylm.bundles.task_models import SentenceModel, SpanModel
 from energylm.training.task import Task
 
 FinetunedModel = SentenceModel | SpanModel

@@ -6,6 +6,7 @@ threshold from pieces would keep no promise about texts. Human scores give the t
 Human text alone moves the thresholds of a detector that has been calibrated before, and leaves its probabilities.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from energylm.bundles.detector import Detector
-from energylm.bundles.detector_calibration import DetectorCalibration, Promise, SpanCalibration, span_lengths
-from energylm.bundles.detector_range import TextRange
+from energylm.bundles.detector_calibration import DetectorCalibration, Promise, SpanCalibration, TextRange, span_lengths
+from energylm.bundles.known_models import model_of_run
 from energylm.data.detection import DetectionData, LabelledText, read_detection
 from energylm.data.text_blocks import EncodedText
 from energylm.errors import DataError
@@ -31,10 +32,10 @@ from energylm.progress import say
 from energylm.records import Record
 from energylm.tables import Table
 from energylm.training.calibration import Calibration, fit_calibration
-from energylm.verbs.detect.calibrate import CalibrateDetector
-from energylm.verbs.detect.report import calibration_table
+from energylm.verbs.detect.detect import CalibrateDetector
 
 FEWEST_TEXTS = 10  # of each class, below which a probability would be a guess
+PROMISES = {"length": "texts of this length", "together": "with other rare lengths", "none": "none: it abstains"}
 
 
 @dataclass(frozen=True)
@@ -57,20 +58,53 @@ class CalibrationResult(Record):
         return calibration_table(self.calibration)
 
 
-def calibrate(verb: CalibrateDetector) -> CalibrationResult:
-    """Fit the calibration and put it into the detector's folder."""
+def calibration_table(calibration: DetectorCalibration) -> Table:
+    """A row a span: what is promised to human texts of this length, and how many texts it rests on."""
+    checked = calibration.text_range
+    refused = "not checked (too few texts)" if checked is None else f"refused with probability {checked.rate:.3g}"
+    return Table(
+        ["length", "promise for", "human", "false positives", "below (95 %)", "threshold", "machine", "scale", "shift"],
+        [
+            [
+                calibration.lengths(span),
+                PROMISES[span.promise],
+                span.human,
+                span.false_positive_rate,
+                span.false_positive_upper,
+                span.threshold,
+                span.machine,
+                span.scale,
+                span.shift,
+            ]
+            for span in calibration.spans
+        ],
+        convention=f"a new human text like the {'beginnings of ' if calibration.max_tokens else ''}texts of the "
+        f"calibration scores above the threshold with the probability of false positives, at most "
+        f"{calibration.asked_rate:.3g}, also over all lengths; 95 times in 100 these texts lead to a rate below the "
+        f"next column; a text like them is taken for unlike and {refused}; log-odds of machine = scale · score + shift",
+    )
+
+
+def calibrate(verb: CalibrateDetector, *, output: Path | None = None) -> CalibrationResult:
+    """Fit the calibration and put it into the detector's folder; with `output` into a copy's, and the detector stays as
+    it is (in a recipe it is another step's product, known by a key that does not name this calibration)."""
     detector, data = open_inputs(verb)
     calibration = fit_detector(
-        scored(detector, encoded(detector, data.human, max_tokens=verb.max_tokens)),
-        scored(detector, encoded(detector, data.machine, max_tokens=verb.max_tokens)),
+        *(
+            ScoredTexts.of(detector, encoded(detector, of, max_tokens=verb.max_tokens))
+            for of in (data.human, data.machine)
+        ),
         block_tokens=detector.blocks.tokens,
         rate=verb.fpr,
         sources=sorted({text.source for text in data.texts}),
         max_tokens=verb.max_tokens,
         earlier=None if data.machine else detector.calibration,
     )
-    kept = detector.save_calibration(verb.detector, calibration)
-    return CalibrationResult(Path(verb.detector), len(data.human), len(data.machine), kept)
+    folder = Path(verb.detector)
+    if output is not None:
+        folder = shutil.copytree(model_of_run(folder), output / verb.product, dirs_exist_ok=True)
+    saved = detector.save_calibration(folder, calibration)
+    return CalibrationResult(folder, len(data.human), len(data.machine), saved)
 
 
 def open_inputs(verb: CalibrateDetector) -> tuple[Detector, DetectionData]:
@@ -89,10 +123,10 @@ def open_inputs(verb: CalibrateDetector) -> tuple[Detector, DetectionData]:
             f"{len(data.machine)} machine texts came, a calibration of probabilities needs at least "
             f"{FEWEST_TEXTS}; add some, or give human text alone to set the threshold only"
         )
-    if detector.seen is not None and (known := sum(detector.seen.has(text.text) for text in data.texts)):
+    if detector.seen is not None and (learnt := sum(detector.seen.has(text.text) for text in data.texts)):
         say(
-            f"{known:,} of {len(data.texts):,} texts were trained on: their scores are too good, so the threshold will "
-            "be too low for new texts; calibrate on others"
+            f"{learnt:,} of {len(data.texts):,} texts were trained on: their scores are too good, so the threshold "
+            "will be too low for new texts; calibrate on others"
         )
     say(data.describe())
     return detector, data
@@ -103,15 +137,15 @@ class ScoredTexts:
     texts: Sequence[EncodedText]
     scores: NDArray[np.float64]
 
+    @classmethod
+    def of(cls, detector: Detector, texts: Sequence[EncodedText]) -> "ScoredTexts":
+        return cls(texts, detector.scores(texts))
+
     def in_spans(self, shortest: Sequence[int]) -> list[NDArray[np.float64]]:
         """The scores of the texts that fall into each span, which begin at so many tokens."""
         lengths_N = np.array([len(text) for text in self.texts], dtype=np.int64)
         spans_N = np.searchsorted(np.array(shortest), lengths_N, side="right") - 1  # -1: too short for any
         return [self.scores[spans_N == number] for number in range(len(shortest))]
-
-
-def scored(detector: Detector, texts: Sequence[EncodedText]) -> ScoredTexts:
-    return ScoredTexts(texts, detector.scores(texts))
 
 
 def encoded(detector: Detector, texts: Sequence[LabelledText], *, max_tokens: int | None = None) -> list[EncodedText]:

@@ -18,10 +18,9 @@ from itertools import pairwise
 from typing import Any
 
 from energylm import __version__
-from energylm.bundles.detector import Detector
-from energylm.bundles.detector_results import BlockScore, Detection, logistic
+from energylm.bundles.detector import BlockScore, Detection, Detector, logistic
 from energylm.bundles.known_models import absolute_place
-from energylm.bundles.weights_identity import model_identity
+from energylm.bundles.model_folder import model_identity
 from energylm.data.detection import read_unlabelled
 from energylm.errors import DataError
 from energylm.files import folder_lock, write_text
@@ -33,7 +32,7 @@ from energylm.records import LOCAL, Record
 from energylm.report import html_page
 from energylm.report.report import slug
 from energylm.tables import Cell, Table, to_rich
-from energylm.verbs.detect.run import RunDetector
+from energylm.verbs.detect.detect import RunDetector
 
 PORTION_TEXTS = 512
 SHOWN_CHARACTERS = 30  # of a name, in a table that fits into 80 columns

@@ -162,7 +162,7 @@ def perturb(verb: PerturbTexts, *, output: Path | None = None) -> PerturbResult:
             groups.append({name: _both(energy, lm, of_group) for name, of_group in copies.items()})
             bar.advance(len(group_BT))
     effects = {
-        name: (text, *(torch.cat(values) for values in zip(*(group[name] for group in groups), strict=True)))
+        name: (text, torch.cat([group[name][0] for group in groups]), torch.cat([group[name][1] for group in groups]))
         for name, text in words.items()
     }
     replacements = {

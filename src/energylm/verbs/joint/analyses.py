@@ -18,7 +18,6 @@ from energylm.verbs.verb import Verb
 if TYPE_CHECKING:
     from energylm.bundles.language_model import LanguageModel, SampledTexts
     from energylm.bundles.residual_model import ResidualModel
-    from energylm.jobs.costs import Counted, Surroundings
 
 
 class JointAnalysis(Verb):
@@ -56,11 +55,6 @@ class JointAnalysis(Verb):
             f"would continue {self.prefix_tokens} tokens of {self.windows.check()} by {self.language_model}, and by "
             f"its joint model with {self.energy} from {self.n:,} samples each"
         )
-
-    def cost(self, around: "Surroundings") -> "Counted":
-        from energylm.verbs.joint.costs import count_analysis
-
-        return count_analysis(self, around)
 
 
 @dataclass(frozen=True)

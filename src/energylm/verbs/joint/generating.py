@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from energylm.bundles.next_tokens import AutoregressiveSample, NextTokenTable
 from energylm.bundles.residual_model import ResidualModel
-from energylm.bundles.residual_results import AutoregressiveSample, JointSample, NextTokenTable
+from energylm.bundles.residual_sampling import JointSample
 from energylm.jobs.job import Job
 from energylm.progress import say
 from energylm.records import Record

@@ -17,10 +17,9 @@ import torch
 
 from energylm.bundles.known_models import absolute_place
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.measured_texts import MeasuredPositions, MeasuredTexts
-from energylm.bundles.residual_measures import sample_counts
+from energylm.bundles.model_folder import model_identity
+from energylm.bundles.residual_measures import MeasuredPositions, MeasuredTexts, sample_counts
 from energylm.bundles.residual_model import ResidualModel
-from energylm.bundles.weights_identity import model_identity
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.errors import VocabularyMismatch
 from energylm.estimators.joint_perplexity import JointPerplexity

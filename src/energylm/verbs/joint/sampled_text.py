@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import gaussian_kde
 
 from energylm.config.sampling import JointSampling
 from energylm.errors import DataError
+from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.randomness import derive_seed
 from energylm.records import Record
-from energylm.verbs.joint.analyses import SampledText
-from energylm.verbs.joint.joint_windows import JointWindows
+from energylm.verbs.joint.analyses import JointAnalysis, JointWindows
 
 ORDERS = (2, 3, 4)  # the paper's
 POINTS = 200  # of a drawn curve
@@ -94,41 +93,44 @@ class SampledTextResult(Record):
     warning: str | None  # what is known against the joint model
 
 
-def compare_sampled_text(verb: SampledText) -> SampledTextResult:
-    loaded = JointWindows.load(verb)
-    contexts, seed = loaded.contexts, verb.seed
-    options = JointSampling(n=verb.n, max_new_tokens=loaded.new_tokens, stop_at_eos=False)
-    drawn = loaded.joint.sample_batch(contexts, options, seed=derive_seed(seed, "joint samples"))
-    pools = [sample.pools[-1] for sample in drawn]
-    own_weight = [float(pool.log_prob[pool.kept[0]] - pool.energy[pool.kept[0]]) for pool in pools]
-    real_weight = loaded.joint.log_weights(loaded.windows, prefix_tokens=verb.prefix_tokens).tolist()
-    estimate = loaded.joint.log_partition(
-        contexts, n=verb.n, max_new_tokens=loaded.new_tokens, seed=derive_seed(seed, "log partition")
-    )
-    log_z = ((estimate.lower + estimate.upper) / 2).tolist()
-    base = loaded.base_samples.continuations
-    texts = {
-        "data": loaded.continuations,
-        "base": base.tokens[:, 0].tolist(),
-        "joint": [sample.tokens[0] for sample in drawn],
-    }
-    return SampledTextResult(
-        unique=UniqueNgrams(ORDERS, **unique_ngrams(texts)),
-        base=density_gap(
-            base.log_prob[:, 0].tolist(),
-            [score.log_prob for score in loaded.lm.score(loaded.windows, prefix_tokens=verb.prefix_tokens)],
-        ),
-        joint=density_gap(
-            [weight - z for weight, z in zip(own_weight, log_z, strict=True)],
-            [weight - z for weight, z in zip(real_weight, log_z, strict=True)],
-        ),
-        tokens=sum(map(len, loaded.continuations)),
-        median_ess=statistics.median(pool.ess for pool in pools),
-        convention=f"{len(contexts)} contexts of {verb.prefix_tokens} tokens, {loaded.new_tokens} new tokens each, not "
-        f"truncated; joint samples kept of {verb.n:,}; log Z midway between the estimates of theorem 2 from as many "
-        "others; log-probabilities in nats",
-        warning=loaded.joint.caution(verb.length),
-    )
+class SampledText(JointAnalysis):
+    """Compare base and joint continuations with real ones: unique n-grams (fig. 2 right), densities (fig. 3)."""
+
+    def run(self, job: Job = DEFAULT_JOB) -> SampledTextResult:
+        loaded = JointWindows.load(self)
+        contexts, seed = loaded.contexts, self.seed
+        options = JointSampling(n=self.n, max_new_tokens=loaded.new_tokens, stop_at_eos=False)
+        drawn = loaded.joint.sample_batch(contexts, options, seed=derive_seed(seed, "joint samples"))
+        pools = [sample.pools[-1] for sample in drawn]
+        own_weight = [float(pool.log_prob[pool.kept[0]] - pool.energy[pool.kept[0]]) for pool in pools]
+        real_weight = loaded.joint.log_weights(loaded.windows, prefix_tokens=self.prefix_tokens).tolist()
+        estimate = loaded.joint.log_partition(
+            contexts, n=self.n, max_new_tokens=loaded.new_tokens, seed=derive_seed(seed, "log partition")
+        )
+        log_z = ((estimate.lower + estimate.upper) / 2).tolist()
+        base = loaded.base_samples.continuations
+        texts = {
+            "data": loaded.continuations,
+            "base": base.tokens[:, 0].tolist(),
+            "joint": [sample.tokens[0] for sample in drawn],
+        }
+        return SampledTextResult(
+            unique=UniqueNgrams(ORDERS, **unique_ngrams(texts)),
+            base=density_gap(
+                base.log_prob[:, 0].tolist(),
+                [score.log_prob for score in loaded.lm.score(loaded.windows, prefix_tokens=self.prefix_tokens)],
+            ),
+            joint=density_gap(
+                [weight - z for weight, z in zip(own_weight, log_z, strict=True)],
+                [weight - z for weight, z in zip(real_weight, log_z, strict=True)],
+            ),
+            tokens=sum(map(len, loaded.continuations)),
+            median_ess=statistics.median(pool.ess for pool in pools),
+            convention=f"{len(contexts)} contexts of {self.prefix_tokens} tokens, {loaded.new_tokens} new tokens each, "
+            f"not truncated; joint samples kept of {self.n:,}; log Z midway between the estimates of theorem 2 from as "
+            "many others; log-probabilities in nats",
+            warning=loaded.joint.caution(self.length),
+        )
 
 
 def unique_ngrams(
@@ -178,5 +180,7 @@ def density_gap(own_log_probs: Sequence[float], real_log_probs: Sequence[float])
 def _density(values: Sequence[float], grid: NDArray[Any]) -> list[float]:
     if max(values) == min(values):
         raise DataError(f"all {len(values)} texts have the same log-probability, so there is no density to draw")
+    from scipy.stats import gaussian_kde
+
     curve: list[float] = gaussian_kde(np.array(values))(grid).tolist()
     return curve

@@ -16,6 +16,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean, linear_regression
 from typing import Any, Literal
 
 from energylm.errors import ConfigError
@@ -26,9 +27,7 @@ Verdict = Literal["holds", "does not hold", "cannot be told"]
 
 def slope(values: Sequence[float]) -> float:
     """Of the least-squares line through the values at 0, 1, 2, …: negative where they fall on the whole."""
-    middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
-    spread = sum((index - middle) ** 2 for index in range(len(values)))
-    return sum((index - middle) * (value - mean) for index, value in enumerate(values)) / spread
+    return linear_regression(range(len(values)), values).slope
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -37,7 +36,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "max": max,
     "first": lambda values: values[0],
     "last": lambda values: values[-1],
-    "mean": lambda values: sum(values) / len(values),
+    "mean": fmean,
     "slope": slope,
     "increasing": lambda values: all(before < after for before, after in pairwise(values)),
     "decreasing": lambda values: all(before > after for before, after in pairwise(values)),
@@ -86,20 +85,15 @@ def look_up(results: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def check_predicate(predicate: str) -> None:
-    """Refuse a predicate that is not in the language, before anything is computed."""
-    _Parser(predicate, results=None).value()
-
-
 def paths(predicate: str) -> list[str]:
-    """The paths into the results that a predicate looks at."""
+    """The paths into the results that a predicate looks at. One that is not in the language is refused."""
     parser = _Parser(predicate, results=None)
     parser.value()
     return list(parser.seen)
 
 
 def judge(says: str, predicate: str, results: Mapping[str, Any], *, published: str = "") -> JudgedClaim:
-    check_predicate(predicate)
+    paths(predicate)
     parser = _Parser(predicate, results=results)
     try:
         verdict: Verdict = "holds" if parser.value() else "does not hold"

@@ -20,7 +20,7 @@ from energylm.report.report import Numbers, Plot, Sample, Samples, Section, Text
 from energylm.tables import Table, to_markdown
 from energylm.training.journal import read_journal
 from energylm.verbs.recipes.demo import ENCODER, ENERGY, LM, Demo
-from energylm.verbs.recipes.steps import with_products
+from energylm.verbs.recipes.recipe import with_products
 from energylm.verbs.table import verb_class
 
 STEPS_FILE = "steps.json"  # seconds of each step when it was made

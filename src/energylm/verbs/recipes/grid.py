@@ -12,7 +12,6 @@ Generators of training and of test texts differ in their seed, test texts come f
 Relations  `grid_steps` takes a grid apart; `report.grid_report` shows what it found.
 """
 
-import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from energylm.config.models import LEFT_TO_RIGHT, Direction
 from energylm.config.texts import SETTINGS, Setting
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import Record
-from energylm.verbs.recipes.recipe import GRID
+from energylm.verbs.recipes.recipe import GRID, did_you_mean
 from energylm.verbs.verb import Verb
 
 if TYPE_CHECKING:
@@ -196,9 +195,7 @@ class Grid(Verb):
         for key, names, known in self._named():
             for name in names:
                 if name not in known:
-                    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                    cure = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                    raise ValueError(f"{key} names {name!r}, which is unknown; {cure}")
+                    raise ValueError(f"{key} names {name!r}, which is unknown; {did_you_mean(name, known)}")
         return self
 
     def _named(self) -> list[tuple[str, tuple[str, ...], Collection[str]]]:

@@ -20,8 +20,7 @@ from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT, Direction
 from energylm.config.texts import Setting
 from energylm.errors import ConfigError
 from energylm.verbs.recipes.grid import LIKELIHOOD, GeneratorConfig, Grid, TrainingSetConfig
-from energylm.verbs.recipes.recipe import PRODUCT, StepConfig
-from energylm.verbs.recipes.recipe_corpora import BUILD, CORPUS, corpus_steps
+from energylm.verbs.recipes.recipe import BUILD, CORPUS, PRODUCT, StepConfig, corpus_steps
 
 PAPER_TOP_K = 10  # bakhtin2019 §3.2
 

@@ -3,32 +3,40 @@
     seconds of a step  =  Σ quantity · unit time of the machine · measured factor
 
 Quantities are counted by each verb (`Verb.cost`), unit times come from a machine file or are measured in a second or
-two (`machine`), and factors say how much slower a kind of work is than the machine's best: `plan_factors.json`, fitted
-to kept results whose steps were timed (`plan_fit`). Steps whose artefacts are there cost nothing. Verbs without counted
-work (search, fine-tuning, chains …) are named and left out of the sum.
+two (`plan`), and factors say how much slower a kind of work is than the machine's best: `plan_factors.json`, fitted to
+kept results whose steps were timed on the machine whose rates are given (`energylm plan --fit RESULTS`). Steps whose
+artefacts are there cost nothing. Verbs without counted work (search, fine-tuning, chains …) are named and left out of
+the sum.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from energylm.files import read_json
+import yaml
+
+from energylm.errors import ConfigError, DataError
+from energylm.files import read_json, write_json, write_text
 from energylm.jobs.artefacts import ArtefactStore
 from energylm.jobs.costs import CorpusSize, Counted, Product, Surroundings
 from energylm.progress import format_seconds
-from energylm.records import Record
+from energylm.records import Record, to_plain
 from energylm.tables import Table, to_markdown
 from energylm.verbs.recipes.demo import ENCODER, Demo
-from energylm.verbs.recipes.machine import MachineConfig
-from energylm.verbs.recipes.plan import DEMO, Plan
-from energylm.verbs.recipes.recipe_plan import plan_recipe
-from energylm.verbs.recipes.step_kind import step_kind
-from energylm.verbs.recipes.steps import with_products
+from energylm.verbs.recipes.plan import DEMO, MachineConfig, Plan, measure_machine
+from energylm.verbs.recipes.recipe import with_products
+from energylm.verbs.recipes.reproducing import plan_recipe
+from energylm.verbs.recipes.steps import step_kind
 
 FACTORS_FILE = Path(str(files("energylm"))) / "verbs" / "recipes" / "plan_factors.json"
 _GIGA = 1e9
+# Small networks alone do not tell products from traffic. Nothing is faster than the machine's best; and large networks
+# run at 0.4 of it or better (`energylm bench shared-prefix`, drawing; the demo's energy, training).
+FLOPS_BOUNDS = (1.0, 2.5)
+_TITLE = re.compile(r"(?:energylm )?(?P<recipe>[^\s,]+)(?:, scale (?P<scale>\w+)(?:, (?P<corpus>[\w-]+))?:|$)")
 
 
 @dataclass(frozen=True)
@@ -178,7 +186,7 @@ def _demo_steps() -> tuple[str, list[_Step]]:
     products: dict[str, str] = {}
     for name, step in Demo().made_by(init=ENCODER).items():
         values = with_products(step.config, products)
-        products[name] = str(Path(name) / step_kind(step.make).product)
+        products[name] = str(Path(name) / step_kind(step.make).verb.product)
         steps.append(_Step(name, step.make, values, products[name]))
     return "the demo", steps
 
@@ -227,3 +235,80 @@ def unit_seconds(name: str, machine: MachineConfig) -> float:
         "bytes": 1 / (machine.memory_gigabytes_per_second * _GIGA),
         "operations": machine.operation_microseconds / 1e6,
     }.get(name.rpartition(".")[2], 1.0)
+
+
+@dataclass(frozen=True)
+class MeasuredMachine(Record):
+    machine: MachineConfig
+    file: Path
+
+    @classmethod
+    def written(cls, file: Path) -> Self:
+        machine = measure_machine()
+        write_text(file, yaml.safe_dump(machine.model_dump(mode="json"), sort_keys=False))
+        return cls(machine, file)
+
+    def in_words(self) -> str:
+        return f"{self.file}\n"
+
+
+@dataclass(frozen=True)
+class FittedFactors(Record):
+    factors: dict[str, float]
+    measured_on: MachineConfig
+    fitted_to: list[str]  # files
+    total_over_measured: float
+
+    def in_words(self) -> str:
+        return f"fitted to {len(self.fitted_to)} results: estimated over measured {self.total_over_measured:.2f}\n"
+
+
+def fit_factors(
+    results: Sequence[Path], machine: MachineConfig, *, store: ArtefactStore | None = None
+) -> FittedFactors:
+    """Factors with which the steps in these kept results (`results.json` of recipes, run on `machine`) come out as they
+    were measured: least squares, within bounds. Written back by `save_factors`."""
+    import numpy as np
+    from scipy.optimize import lsq_linear
+
+    rows, measured = [], []
+    for file in results:
+        quantities, seconds = timed_steps(file, machine, store)
+        rows += quantities
+        measured += seconds
+    names = sorted({name for row in rows for name in row})
+    design = np.array([[row.get(name, 0.0) * unit_seconds(name, machine) for name in names] for row in rows])
+    weight = 1 / np.sqrt(np.array(measured))  # between equal seconds and equal parts: long steps matter more
+    lowest, highest = zip(*(FLOPS_BOUNDS if name.endswith(".flops") else (0.0, np.inf) for name in names), strict=True)
+    best = lsq_linear(design * weight[:, None], np.array(measured) * weight, bounds=(lowest, highest)).x
+    return FittedFactors(
+        factors={name: round(float(value), 4) for name, value in zip(names, best, strict=True)},
+        measured_on=machine,
+        fitted_to=[file.name for file in results],
+        total_over_measured=float((design @ best).sum() / sum(measured)),
+    )
+
+
+def save_factors(fitted: FittedFactors, file: Path = FACTORS_FILE) -> None:
+    """Put fitted factors into the package's file; those of quantities that did not occur stay."""
+    kept = read_json(file)
+    write_json(file, {**kept, **to_plain(fitted), "factors": {**kept["factors"], **fitted.factors}})
+
+
+def timed_steps(
+    file: Path, machine: MachineConfig, store: ArtefactStore | None
+) -> tuple[list[Mapping[str, float]], list[float]]:
+    """Quantities and measured seconds of the counted steps of a kept result."""
+    kept = read_json(file)
+    try:
+        told = _TITLE.match(kept["title"])
+        seconds = {row["step"]: row["seconds when made"] for row in kept["sections"]["steps"]["rows"]}
+    except (KeyError, TypeError):
+        told = None
+    if told is None:
+        raise DataError(f"{file} is no result with timed steps; give a results.json of `reproduce` or of the demo")
+    plan = Plan.checked({name: value for name, value in told.groupdict().items() if value} | {"fresh": True})
+    steps = [step for step in plan_cost(plan, machine, store=store).steps if step.seconds is not None]
+    if missing := [step.name for step in steps if step.name not in seconds]:
+        raise ConfigError(f"{file} has no time of step {missing[0]!r}: it is of another version of the recipe")
+    return [step.quantities for step in steps], [seconds[step.name] for step in steps]

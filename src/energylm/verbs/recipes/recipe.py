@@ -3,31 +3,36 @@
     steps     what is made, each from others:    base: {make: lm train, config: {corpus: "@corpus"}}
     scales    mini (minutes on 2 CPU cores) and paper (the published sizes): corpora to choose from, and the settings of
               each step that differ. A step that a scale does not name is not made at that scale.
-    corpora   alternatives, each a corpus ({sources: …}, the step `corpus`) or a set ({books: {sources: …}, news: …}:
-              steps `books`, `news`, and `corpus`, their union, whose tokenizer they share)
+    corpora   alternatives, of which the first whose data are here is taken: each a corpus ({sources: …}, the step
+              `corpus`) or a set ({books: {sources: …}, news: …}: steps `books`, `news`, and `corpus`, their union,
+              whose byte-level BPE they share; Bakhtin et al. 2019 §4.1 take the vocabulary from CC-News alone)
     report    tables and plots over the results:  "=bit.upper" is a path into what the step `bit` found
     claims    the paper's findings as predicates over the same results
 
 A recipe is data: "@name" is where the step `name` left its product ("@a|b": that of `a`, or of `b` where the chosen
-corpora do not make `a`), "=a.b" is a number, and nothing can call anything.
+corpora do not make `a`), "=a.b" is a number, "data:" begins a path under ENERGYLM_DATA, and nothing can call anything.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+import difflib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from energylm.config.base import Config, load_config, merged
-from energylm.errors import ConfigError
+from energylm.config.environment import data_folder
+from energylm.errors import ConfigError, DataError
+from energylm.verbs.recipes.claims import paths
 
 Scale = Literal["mini", "paper"]
-SCALES: tuple[Scale, ...] = ("mini", "paper")
-PRODUCT, VALUE = "@", "="  # how a string refers to a step's product and to a number of its result
+PRODUCT, VALUE, DATA = "@", "=", "data:"  # a string refers to a step's product, a number of its result, a file
 OR = "|"  # between products of which the chosen corpora make one
+CORPUS, BUILD = "corpus", "corpus build"  # the step that makes the chosen corpus, and its verb
 GRID = "grid"  # the kind of step that is many steps, whose names are known once it is laid out
 Cell = str | int | float | None
+_SPLIT_SETTINGS = ("valid_fraction", "test_fraction", "split_seed")
 
 
 class StepConfig(Config):
@@ -85,6 +90,12 @@ class ClaimConfig(Config):
     holds_if: str = Field(description="A predicate over the results (verbs.recipes.claims).")
     published: str = Field("", description="What the paper prints for it.")
 
+    @field_validator("holds_if")
+    @classmethod
+    def _is_a_predicate(cls, predicate: str) -> str:
+        paths(predicate)
+        return predicate
+
 
 class Shared(Config):
     """Steps that several recipes of a paper use; a file of its own, named by their `uses`. It may use another."""
@@ -103,11 +114,10 @@ class Recipe(Shared):
 
     def steps_at(self, scale: Scale) -> dict[str, StepConfig]:
         """The steps of a scale with its settings laid over the common ones."""
-        result = {}
-        for name, settings in self.scales[scale].steps.items():
-            step = self.steps[name]
-            result[name] = step.model_copy(update={"config": merged(step.config, settings)})
-        return result
+        return {
+            name: self.steps[name].model_copy(update={"config": merged(self.steps[name].config, settings)})
+            for name, settings in self.scales[scale].steps.items()
+        }
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
@@ -166,6 +176,36 @@ class _Partial(Config):
     uses: str | None = None
 
 
+def choose_corpus(corpora: Mapping[str, Mapping[str, Any]], *, wanted: str | None) -> str:
+    """The name of the corpus (or set of corpora) that is `wanted`, or of the first whose sources are here."""
+    if wanted is not None:
+        if wanted not in corpora:
+            raise ConfigError(f"unknown corpus {wanted!r}; this recipe has: {', '.join(corpora)}")
+        return wanted
+    for name, settings in corpora.items():
+        if all(map(_is_here, _sources(settings))):
+            return name
+    raise DataError(f"none of the corpora {', '.join(corpora)} is here; set ENERGYLM_DATA to the folder of data sets")
+
+
+def corpus_steps(common: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, StepConfig]:
+    """The steps of a chosen corpus or set, with the settings `common` to all."""
+    members = members_of(chosen)
+    if members is None:
+        return {CORPUS: StepConfig(make=BUILD, config={**common, **chosen})}
+    for name, settings in members.items():
+        if own := [key for key in _SPLIT_SETTINGS if settings.get(key, common.get(key)) != common.get(key)]:
+            raise ConfigError(
+                f"corpus {name!r} has a {own[0]} of its own, but the common tokenizer learns from the training texts "
+                f"of all: set {own[0]} for all of them"
+            )
+    union = StepConfig(make=BUILD, config={**common, "sources": list(dict.fromkeys(_sources(chosen)))})
+    return {CORPUS: union} | {
+        name: StepConfig(make=BUILD, config={**common, "tokenizer": f"{PRODUCT}{CORPUS}", **settings})
+        for name, settings in members.items()
+    }
+
+
 def members_of(corpora: Mapping[str, Any]) -> dict[str, Mapping[str, Any]] | None:
     """The corpora of a set by name; None for a single corpus, which has `sources`."""
     if "sources" in corpora:
@@ -174,6 +214,20 @@ def members_of(corpora: Mapping[str, Any]) -> dict[str, Mapping[str, Any]] | Non
         if not isinstance(settings, Mapping) or not settings.get("sources"):
             raise ConfigError(f"corpus {name!r} has no sources; give it a list of them")
     return dict(corpora)
+
+
+def _sources(settings: Mapping[str, Any]) -> list[str]:
+    members = members_of(settings)
+    parts = [settings] if members is None else members.values()
+    return [source for part in parts for source in part["sources"]]
+
+
+def _is_here(source: str) -> bool:
+    _, is_data, path = source.partition(DATA)
+    try:
+        return not is_data or (data_folder() / path).exists()
+    except DataError:
+        return False
 
 
 def references(value: Any, sign: str) -> Iterator[str]:
@@ -189,16 +243,38 @@ def references(value: Any, sign: str) -> Iterator[str]:
             yield from references(inner, sign)
 
 
+def mapped(value: Any, change: Callable[[str], Any]) -> Any:
+    """`value` with every string inside it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: mapped(inner, change) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [mapped(inner, change) for inner in value]
+    return value
+
+
 def first_made(value: Any, made: Collection[str]) -> Any:
     """`value` with every "@a|b" as the first of its alternatives that is `made`, or as its first."""
-    if isinstance(value, str) and value.startswith(PRODUCT):
-        names = value.removeprefix(PRODUCT).split(OR)
-        return PRODUCT + next((name for name in names if name in made), names[0])
-    if isinstance(value, Mapping):
-        return {key: first_made(inner, made) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [first_made(inner, made) for inner in value]
-    return value
+
+    def first(text: str) -> str:
+        names = text.removeprefix(PRODUCT).split(OR)
+        is_product = text.startswith(PRODUCT)
+        return PRODUCT + next((name for name in names if name in made), names[0]) if is_product else text
+
+    return mapped(value, first)
+
+
+def with_products(value: Any, products: Mapping[str, str]) -> Any:
+    """`value` with every "@name" replaced."""
+    return mapped(value, lambda text: products[text.removeprefix(PRODUCT)] if text.startswith(PRODUCT) else text)
+
+
+def did_you_mean(name: str, names: Collection[str], *, kind: str = "known", sign: str = "") -> str:
+    """The cure for a name that is none of `names`."""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    shown = f"{sign}{near[0]}" if near and sign else repr(near[0]) if near else ""
+    return f"did you mean {shown}?" if near else f"{kind}: {', '.join(names)}"
 
 
 def _folder() -> Path:

@@ -55,7 +55,7 @@ class Reproduce(Verb):
     def check(self, job: Job = DEFAULT_JOB) -> str:
         if self.recipe is None or self.list_recipes:
             return f"would list {len(recipe_names())} recipes"
-        from energylm.verbs.recipes.recipe_plan import plan_recipe
+        from energylm.verbs.recipes.reproducing import plan_recipe
 
         return plan_recipe(self.recipe, scale=self.scale, corpus=self.corpus).describe()
 

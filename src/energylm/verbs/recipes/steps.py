@@ -1,25 +1,72 @@
-"""Steps in order: planned, found in the artefact store or made. What recipes and grids have in common.
+"""Steps of recipes and grids: what a verb is as a step, in which order steps are made, found in the store or made.
 
 A step names what it is made from ("@corpus"). Wanted steps, and those they are made from, are made one after the other,
-each under a key that is a hash of its settings and of the keys it is made from (`artefacts`).
+each under a key that is a hash of its settings and of the keys it is made from (`jobs.artefacts`). Options of a step
+are those of the verb, with all defaults; in the key files stand for their content, known models for their weights, and
+a user's own folders for the corpus or the weights that lie there: never for their path on this machine. The result is
+the verb's own JSON.
 
-Relations  `step_kind` says what each kind of step runs; `recipe_plan` and `grid_steps` decide which steps there are.
+Relations  `reproducing` and `grid_steps` decide which steps there are.
 """
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from energylm.errors import ConfigError
+from energylm.bundles.known_models import KNOWN_MODELS
+from energylm.bundles.model_folder import weights_sha256
+from energylm.config.environment import data_folder
+from energylm.data.manifest import MANIFEST_FILE as CORPUS_MANIFEST
+from energylm.data.manifest import read_manifest
+from energylm.errors import ConfigError, DataError
+from energylm.files import sha256_of_file
 from energylm.jobs.artefacts import Artefact, ArtefactStore, artefact_key
+from energylm.jobs.job import Job
 from energylm.progress import format_seconds, say
 from energylm.report.report import Numbers, Section
 from energylm.tables import Table
-from energylm.verbs.recipes.recipe import PRODUCT, StepConfig, references
-from energylm.verbs.recipes.step_kind import step_kind, step_kinds
+from energylm.verbs.recipes.recipe import DATA, PRODUCT, StepConfig, did_you_mean, mapped, references, with_products
+from energylm.verbs.table import STEPS_ONLY, VERBS, verb_class
+from energylm.verbs.verb import Verb
+
+if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
+
+WAS_FINISHED = "was_finished"  # of results: whether a process before this one did it all
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """A verb as a step. Strings among its options that hold `data:` are files under ENERGYLM_DATA; a format before it
+    stays (`jsonl:data:news.jsonl`)."""
+
+    verb: type[Verb]
+
+    def identity(self, values: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
+        """What the key of the step is a hash of. Options that cannot be are refused."""
+        settings = self.verb.checked(values, origin=origin).model_dump(mode="json", exclude=set(self.verb.apart_from))
+        content = self._located(values, origin=origin).step_content()
+        return {"version": self.verb.version, **(mapped(settings, _pinned) if content is None else content)}
+
+    def make(self, values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """Fill `folder`, or go on with it; the result's JSON, whichever process finished it."""
+        result = self._located(values).run(Job(output=folder)).to_json()
+        return {name: value for name, value in result.items() if name != WAS_FINISHED}
+
+    def cost(self, values: Mapping[str, Any], around: "Surroundings") -> "Counted | None":
+        """The work of it; None where it is not counted."""
+        return self._located(values).cost(around)
+
+    def _located(self, values: Mapping[str, Any], *, origin: str = "the configuration") -> Verb:
+        return self.verb.checked(mapped(values, _path_of), origin=origin)
+
+
+def step_kind(name: str) -> StepKind:
+    """The verb of the table that a step makes; a `KeyError` where there is none."""
+    return StepKind(verb_class(name))
 
 
 @dataclass(frozen=True)
@@ -104,29 +151,44 @@ def _order(steps: Mapping[str, StepConfig], wanted: set[str]) -> Iterator[str]:
 def _refuse_unknown(name: str, products: Sequence[str], steps: Mapping[str, StepConfig]) -> None:
     for product in products:
         if product not in steps:
-            near = difflib.get_close_matches(product, steps, n=1, cutoff=0.5)
-            cure = f"did you mean @{near[0]}?" if near else f"steps: {', '.join(steps)}"
+            cure = did_you_mean(product, steps, kind="steps", sign=PRODUCT)
             raise ConfigError(f"step {name!r} needs @{product}, which is no step; {cure}")
 
 
 def _planned(name: str, step: StepConfig, before: Mapping[str, PlannedStep], store: ArtefactStore) -> PlannedStep:
-    if step.make not in step_kinds():
-        raise ConfigError(f"step {name!r} makes {step.make!r}, which is unknown; known: {', '.join(step_kinds())}")
-    kind, origin = step_kind(step.make), f"step {name!r}"
+    kinds = sorted({*VERBS, *STEPS_ONLY})
+    if step.make not in kinds:
+        raise ConfigError(f"step {name!r} makes {step.make!r}, which is unknown; known: {', '.join(kinds)}")
+    kind = step_kind(step.make)
     values = with_products(step.config, {other.name: other.product for other in before.values()})
     keys = {other.name: f"{other.kind}/{other.key}" for other in before.values()}
-    identity = kind.identity(with_products(step.config, keys), origin=origin)
+    identity = kind.identity(with_products(step.config, keys), origin=f"step {name!r}")
     key = artefact_key(step.make, identity)
-    product = str(store.product(step.make, key) / kind.product)
+    product = str(store.product(step.make, key) / kind.verb.product)
     return PlannedStep(name, step.make, key, identity, values, product, store.find(step.make, key) is not None)
 
 
-def with_products(value: Any, products: Mapping[str, str]) -> Any:
-    """`value` with every "@name" replaced."""
-    if isinstance(value, str) and value.startswith(PRODUCT):
-        return products[value.removeprefix(PRODUCT)]
-    if isinstance(value, Mapping):
-        return {key: with_products(inner, products) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [with_products(inner, products) for inner in value]
-    return value
+def _path_of(text: str) -> str:
+    form, is_data, path = text.partition(DATA)
+    return f"{form}{data_folder() / path}" if is_data else text
+
+
+def _pinned(text: str) -> Any:
+    form, is_data, path = text.partition(DATA)
+    if is_data:
+        return [form, Path(path).name, *_content(data_folder() / path)]
+    if text in KNOWN_MODELS:
+        return f"{text} {weights_sha256(text)}"
+    if Path(text).is_absolute() and Path(text).exists():
+        if (Path(text) / CORPUS_MANIFEST).is_file():
+            return f"corpus {read_manifest(text).identity}"
+        return f"weights {weights_sha256(text)}" if Path(text).is_dir() else sha256_of_file(text)
+    return text
+
+
+def _content(path: Path) -> list[str]:
+    """The hash of a file, or those of a folder's files in the order of their names."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist; put the data set there, or set ENERGYLM_DATA to where it is")
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return [sha256_of_file(file) for file in files]

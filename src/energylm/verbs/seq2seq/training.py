@@ -31,7 +31,7 @@ from energylm.training import engine
 from energylm.training.checkpoint import FOLDER as CHECKPOINTS
 from energylm.training.checkpoint import refuse_another_run
 from energylm.training.sequence_pair_task import Seq2SeqTask
-from energylm.training.state import TrainedRun
+from energylm.training.state import MODEL_FOLDER, TrainedRun
 from energylm.verbs.seq2seq.train import NetworkConfig, TrainSeq2Seq
 
 JUDGED = ("quality", "f1", "accuracy", "bleu", "length_ratio")  # numbers that validation reports, where a task has them
@@ -68,18 +68,18 @@ def train_restarts(verb: TrainSeq2Seq, output: Path) -> Seq2SeqRun:
         refuse_another_run(finished["identity"], identity, folder=output)
         run = Seq2SeqRun.from_json(finished["result"])  # whose paths are those of where it was made
         journal = output / f"restart-{run.kept}" / run.journal.name
-        return replace(run, folder=output, model=output / engine.MODEL_FOLDER, journal=journal)
+        return replace(run, folder=output, model=output / MODEL_FOLDER, journal=journal)
     runs = [train(verb.restart(number), output / f"restart-{number}") for number in range(verb.restarts)]
     deciding = verb.training.validation
     values = [run.validation[deciding.metric] for run in runs]
     kept = values.index(max(values) if deciding.larger_is_better else min(values))
     model = Seq2SeqModel.from_pretrained(runs[kept].model)
     model.name = output.name
-    model.save_pretrained(output / engine.MODEL_FOLDER)
+    model.save_pretrained(output / MODEL_FOLDER)
     result = replace(
         runs[kept],
         folder=output,
-        model=output / engine.MODEL_FOLDER,
+        model=output / MODEL_FOLDER,
         restarts=values,
         kept=kept,
         seconds=sum(run.seconds for run in runs),
