@@ -1,4 +1,4 @@
-"""Attention that knows distances: in a target, and between a target and its source along the diagonal.
+r"""Attention that knows distances: in a target, and between a target and its source along the diagonal.
 
     a_ts ∝ exp(q_t·k_s / √d + b(distance of t and s))        b learned for each head, the same beyond `reach`
 
