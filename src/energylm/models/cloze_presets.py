@@ -1,23 +1,21 @@
-"""Masked language models with random weights from the presets of `config.pretrain`.
+"""Networks of masked language models, Electric, ELECTRA and two towers, with random weights, by `config.pretrain`.
 
-They have BERT's form with one token type: RoBERTa's network (post-norm, GELU, tied output) without RoBERTa's shift of
-positions by the padding index, so that any tokenizer serves, with a padding token or without; or, with local attention,
-ModernBERT's form: rotary positions, gated feed-forward, every third layer from the first on over all positions.
+Masked language models have BERT's form with one token type: RoBERTa's network (post-norm, GELU, tied output) without
+RoBERTa's shift of positions by the padding index, so that any tokenizer serves, with a padding token or without.
+Encoders, detectors and generators are transformers' own ELECTRA classes of the same form, so that what is saved loads
+with `ElectraForPreTraining` and `AutoModel`. Shapes with local attention, which learn within minutes what these take
+hours for, are ModernBERT's classes instead: rotary positions, gated feed-forward, every third layer from the first on
+over all positions; a detector is then a token classifier with one label. Towers are always BERT's form with causal
+attention.
 
 Weights start at BERT's spread of 0.02 from width 768 on, and wider in narrower networks, where 0.02 would leave each
 layer so faint a voice that the first hundred steps of a small run are lost.
 
-=====
-
-The networks of Electric, ELECTRA and the two-tower models from the shapes of `config.pretrain`.
-
-Encoders, detectors and generators are transformers' own ELECTRA classes with the form of BERT (`masked_presets`: one
-token type, the same spread of first weights), so that what is saved loads with `ElectraForPreTraining` and `AutoModel`.
-Shapes with local attention, which learn within minutes what these take hours for, are ModernBERT's classes instead; a
-detector is then a token classifier with one label. Towers are always BERT's form with causal attention.
-
 Noise models have embeddings as wide as the encoder's and share its table (clark2020 app. A). A local generator cannot:
 ModernBERT has no projection between embeddings and states, so it has a narrower table of its own.
+
+Relations  `two_tower` is the network of the towers; `presets` has the causal networks; `training.language_model_task`
+           and `training.contrast_task` train what is built here.
 """
 
 from collections.abc import Mapping

@@ -1,16 +1,4 @@
-r"""Attention that knows distances: in a target, and between a target and its source along the diagonal.
-
-    a_ts ∝ exp(q_t·k_s / √d + b(distance of t and s))        b learned for each head, the same beyond `reach`
-
-Within a sequence the distance is t − s. From target position t (of T) to source position s (of S) it is that of
-(t + ½)·S/T − ½, where t would lie if both sides had the same order, to s. Lengths are those of each row, not of the
-padded batch, so padding changes nothing.
-
-Relations  `cmlm` is made of these.
-
-=====
-
-A conditional masked language model: a transformer reads the source, a bidirectional one fills in the target.
+r"""A conditional masked language model: a transformer reads the source, a bidirectional one fills in the target.
 
     h(y_\I, x)          decoder states at the hidden positions I, given the source x and all other target tokens
     f(v, h)             = e(v)·h + b(v)                          one embedding for sources, targets and outputs
@@ -19,12 +7,17 @@ A conditional masked language model: a transformer reads the source, a bidirecti
                                                        Ghazvininejad et al. 2019, §2; the model of Goyal 2021, §6.5
 
 The target's length is known before its tokens, so the decoder can also know where it is: attention has a learned bias
-for each distance, measured in the target (self-attention) or along the diagonal of the source, t·S/T − s (attention to
-the source). Heads start with a preference for one place each: the same, the next, the previous; the last for none. A
-network that has to find out about neighbours and word order by itself learns little in the minutes of a small run.
-Layers are normalised on entry.
+for each distance, the same beyond `reach`,
 
-Relations  `conditional_masked` gives its conditionals to energies and samplers; `training.cmlm_task` trains it.
+    a_ts ∝ exp(q_t·k_s / √d + b(distance of t and s))        b learned for each head
+
+Within a sequence the distance is t − s. From target position t (of T) to source position s (of S) it is that of
+(t + ½)·S/T − ½, where t would lie if both sides had the same order, to s. Lengths are those of each row, not of the
+padded batch, so padding changes nothing. Heads start with a preference for one distance each: the same, the next, the
+previous position; the last for none. A network that has to find out about neighbours and word order by itself learns
+little in the minutes of a small run. Layers are normalised on entry.
+
+Relations  `masked` gives its conditionals to energies and samplers; `training.sequence_pair_task` trains it.
 """
 
 from collections.abc import Iterable

@@ -1,29 +1,24 @@
-"""Counted compute: the floating-point operations of a training token, so that families are compared at equal cost.
+"""Counted compute: what networks cost to train and to run, from their sizes alone.
 
     forward of a token through a layer  =  2·(4 D² + 2 D F) + 4 T D          products with weights; Q·Kᵀ and A·V
                                            3 D F with a gated feed-forward (local attention's form)
     softmax at a predicted token        =  2·(H E + E V)                     states of width H, embeddings of width E
     training                            =  3 · forward                       the backward pass costs two of them
 
-Matrix products only, a multiply-add as two operations; causal and local attention like full attention; embeddings,
-norms and element-wise work are free. The output layer counts where it runs: at the masked tokens of a masked language
-model, at *every* token of a two-tower or causal model. Clark et al. 2020 leave that out of their rule of thumb (two
-quarter-size towers cost about what one third-size generator does); it weighs the more, the smaller the network.
-
-Relations  `config.pretrain` has the shapes; `verbs.cloze.pretraining` turns a budget into steps.
-
-=====
-
-What networks cost to run, counted from their sizes: matrix products, memory traffic, launched operations, room.
+`training_flops_per_token` counts matrix products only, so that families are compared at equal compute: a multiply-add
+as two operations; causal and local attention like full attention; embeddings, norms and element-wise work are free. The
+output layer counts where it runs: at the masked tokens of a masked language model, at *every* token of a two-tower or
+causal model. Clark et al. 2020 leave that out of their rule of thumb (two quarter-size towers cost about what one
+third-size generator does); it weighs the more, the smaller the network.
 
     seconds  ≈  flops / matrix-multiply rate  +  bytes / memory bandwidth  +  operations · the time of a small one
 
-`compute` counts products only, to compare families at equal compute; small networks are not bound by these. So here the
-element-wise work is counted as bytes that pass through memory, and what is too small for either as operations. The
-constants below say how much of each a layer does; how fast a kind of work really is, relative to a machine's rates, is
-measured (`verbs/recipes/plan_factors.json`).
+`Work` is for time: small networks are not bound by products. Element-wise work is counted as bytes that pass through
+memory, and what is too small for either as operations. The constants below say how much of each a layer does; how fast
+a kind of work really is, relative to a machine's rates, is measured (`verbs/recipes/plan_factors.json`).
 
-Relations  the `cost` of each verb turns its options into such work; `verbs.recipes.plan_cost` turns it into time.
+Relations  `config.pretrain` has the shapes; `verbs.cloze.pretraining` turns a budget into steps; the `cost` of each
+           verb turns its options into work, `verbs.recipes.plan_cost` that into time.
 """
 
 from collections.abc import Mapping

@@ -1,49 +1,32 @@
-"""Every sequence of a small language at once: energies, log Z and conditionals, with gradients.
+r"""BiLSTM-context energies of whole languages and of all one-token variants: log Z and conditionals, exactly.
 
-    −E(y) = Σ_t f(y_t, h(y_\t))  for all V^T sequences y           log Z = log Σ_y exp(−E(y))
-    p(y_t = w | y_\t) = exp(−E(y with y_t = w)) / Σ_v exp(−E(y with y_t = v))            Goyal 2021, §6.2.1 and 6.2.2
+    −E(y) = Σ_t f(y_t, h(y_\t))                           log Z = log Σ over all V^T sequences of exp(−E(y))
+    p(y_t = w | y_\t) = exp(−E(y with y_t = w)) / Σ_v exp(−E(y with y_t = v))         Goyal 2021, §6.2.1 to 6.2.3
 
-There are only T · V^(T−1) contexts: V^t left states times V^(T−1−t) right states at position t. One pass over them says
-everything about the language, whatever the number of training sequences: only looking them up grows with it.
-Sequences are numbered in lexicographic order, as `testing.enumeration` lists them.
+`Universe` holds every sequence of a small language, with gradients. There are only T · V^(T−1) contexts: V^t left
+states times V^(T−1−t) right states at position t. One pass over them says everything about the language, whatever the
+number of training sequences: only looking them up grows with it. Sequences are numbered in lexicographic order, as
+`testing.enumeration` lists them.
 
-Use it     while V^T stays below some 100,000; `context_partition` needs no memory for all of them, but has no gradient.
-Relations  `context_replacements` gives the same conditionals for single sequences of large languages.
+`Replacements` gives the conditionals of single sequences of larger languages, with gradients. The true conditional at
+one position needs |V| sequences and all T potentials of each. Variants that differ at i share every left state up to i
+and every right state down to i, so the readers branch there instead of starting again: T(T − 1)/2 · V states a
+direction for all variants of a sequence, where T² · V separate readings take T³ · V.
 
-=====
-
-All one-token variants of given sequences and their energies, with gradients: what true conditionals are made of.
-
-    −E(y') = Σ_t f(y'_t, h(y'_\t))          y' = y with y_i = w, for every position i and every token w
-
-The true conditional at one position needs |V| sequences and all T potentials of each (Goyal 2021, §6.2.1). Variants
-that differ at i share every left state up to i and every right state down to i, so the readers branch there instead of
-starting again: T(T − 1)/2 · V states a direction for all variants of a sequence, where T² · V separate readings take
-T³ · V.
-
-Use it     to train by pseudo-likelihood where the language cannot be enumerated.
-Relations  `context_universe` gives the same numbers by enumeration; `objectives.sequence_likelihood` reads them.
-
-=====
-
-The exact partition function of a BiLSTM-context energy over a language too large to hold: 39⁶ sequences in minutes.
-
-    Z = Σ over V^T sequences of exp( Σ_t f(y_t, h(y_\t)) )                                        Goyal 2021, §6.2.3
-
-A sequence needs T potentials, but a potential comes with those of all V tokens in its place, and its context is a pair
-of states that many sequences share: T · V^(T−1) contexts, no network pass a sequence. Sequences are summed in boxes:
-the first and the last token run over the whole vocabulary, each token between over a block of it. The numbers of a box
-are the only large array, V² · block^(T−2) floats; they are filled position by position,
+`log_partition` sums a language too large to hold: 39⁶ sequences in minutes, without gradients. Sequences are summed in
+boxes: the first and the last token run over the whole vocabulary, each token between over a block of it. The numbers of
+a box are the only large array, V² · block^(T−2) floats; they are filled position by position,
 
     middle t   every left state with every right state of the box, added and rectified        P · Q · H numbers
                times the output rows of the block's tokens, added in place by one matrix product
     ends       the longest states (V^(T−1) of each direction) are read in slices, used once and forgotten
 
-so a middle context is met V / block times (once for each block of its own token), an end context once. With V = 39,
+so a middle context comes V / block times (once for each block of its own token), an end context once. With V = 39,
 T = 6 and blocks of 13 that is 81 boxes of 43 million sequences (174 MB), 14 · 39⁵ joined contexts in all; at H = 64,
 80 · 10⁹ additions and rectifications and 2.7 · 10¹² operations in products: about two minutes on one core.
 
-Relations  `context_universe` holds all sequences of a small language and has gradients; both agree where both can run.
+Use it     `reading` picks `Universe` while V^T stays below some 20,000, else `Replacements` (pseudo-likelihood only).
+Relations  `bilstm_context` is the network; `objectives.sequence_likelihood` reads these numbers.
 """
 
 import math

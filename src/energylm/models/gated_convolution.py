@@ -5,16 +5,11 @@
 
 Each convolution sees the current token and kernel − 1 before it: kernel − 1 columns of zeros stand on the left, so
 position t never depends on a later one. Layer normalisation takes the place of the paper's weight normalisation, so
-that the same optimiser settings train it and the transformers; the softmax is a plain one, tied to the embedding.
+that the same optimiser settings train it and the transformers; the softmax is a plain one, tied to the embedding. To
+write token by token, `ConvolutionDecoder` keeps of each row the last kernel − 1 columns of every block, and no more.
 
 Use it     as a generator of another architecture than the transformers; L layers see 1 + L·(kernel − 1) tokens.
-Relations  `convolution_decoder` steps it one token at a time.
-
-=====
-
-Steps a gated convolutional model, keeping of each row the last kernel − 1 columns of every block, and no more.
-
-Relations  `gated_convolution` is the network; `samplers.continuations` draws with it.
+Relations  `presets` builds it, `decoders` picks its decoder, `samplers.continuations` draws with that.
 """
 
 import math

@@ -1,34 +1,19 @@
-"""Any encoder under a head for a task: what the sentence and the span networks share.
+"""Any encoder under a head for a task: classes or a score of sentences, answers as spans of a context.
 
-The encoder is a base model of transformers or one of ours; its config travels inside the head's own, so one folder
-holds all, and `AutoModelForSequenceClassification` or `AutoModelForQuestionAnswering` load it once the head's
-`register` has been called.
-
-Relations  `sequence_classifier` and `span_predictor` are the heads; `bundles.task_models` adds tokenizer and
-           folders.
-
-=====
-
-A linear layer on an encoder: classes, or a score, of a sentence or a pair of sentences.
-
-    logits = W · dropout(h_1) + b                   first: clark2020 app. B (BERT's without its pooler)
-    logits = W · dropout((1/T) Σ_t h_t) + b         mean
-
-Use it     `first` with encoders that were pretrained with a [CLS] mark; `mean` with those that were not, whose first
-           position has never had to stand for a whole text.
-
-=====
-
-Answers as spans of a context: a start, an end given that start, and whether there is an answer at all.
-
+    logits          = W · dropout(h_1) + b             `first`: clark2020 app. B (BERT's without its pooler)
+    logits          = W · dropout((1/T) Σ_t h_t) + b   `mean`
     log P(s)        = log softmax_t( u · h_t )                                      over the context
     log P(e | s)    = log softmax_t( v · gelu(V [h_t ; h_s]) )                      over the context
     no answer       = w · gelu(W [h_1 ; Σ_s P(s) h_s])                              log-odds
 
-clark2020 app. B: start and end are predicted jointly, after XLNet, with a classifier of answerability for SQuAD 2.0. In
-training the end is given the gold start.
+The encoder is a base model of transformers or one of ours; its config travels inside the head's own, so one folder
+holds all, and `AutoModelForSequenceClassification` or `AutoModelForQuestionAnswering` load it once `register` has been
+called. Start and end of a span are predicted jointly, after XLNet, with a classifier of answerability for SQuAD 2.0
+(clark2020 app. B); in training the end is given the gold start.
 
-Relations  `search.span_beam` finds the best span; `training.span_task` is the loss.
+Use it     `first` with encoders that were pretrained with a [CLS] mark; `mean` with those that were not, whose first
+           position has never had to stand for a whole text.
+Relations  `training.finetune_task` trains both heads, `bundles.task_models` adds tokenizer and folders.
 """
 
 import inspect

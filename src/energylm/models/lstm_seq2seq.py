@@ -1,11 +1,4 @@
-"""The decoder of `lstm_seq2seq` one step at a time, for B sources and K elements each: a `contracts.Stepper`.
-
-What depends on the source alone (the memory's share of the gates, of the readout and of the attention keys) is computed
-once for all steps and all elements. A step on K elements then costs what K decoders must: their own symbols and states.
-
-=====
-
-A recurrent encoder and decoder for tagging and translation (goyal2021 §3.3.3, 4.5, 5.4.2).
+"""A recurrent encoder and decoder for tagging and translation (goyal2021 §3.3.3, 4.5, 5.4.2).
 
     m_1 … m_S   = LSTM(x), or the two directions side by side
     c_t         = m_t (fixed attention)  or  Σ_s softmax_s(u·tanh(W h_{t−1} + U m_s)) m_s (Bahdanau et al. 2015)
@@ -16,8 +9,13 @@ With fixed attention the first state is zero, so a decoder at step t knows of th
 a bidirectional encoder, x_1 … x_t with a unidirectional one. With learned attention the first state comes from the
 encoder's last ones. There is no start symbol among the outputs: the first input is a vector of its own.
 
+`LSTMStepper` runs the decoder one step at a time, for B sources and K elements each. What depends on the source alone
+(the memory's share of the gates, of the readout and of the attention keys) is computed once for all steps and elements;
+a step on K elements then costs what K decoders must: their own symbols and states.
+
 Use it     for the search-aware training of chapters 3 to 5, as they did.
-Relations  `lstm_stepper` takes it apart into steps for a search; `forward` runs all steps at once on given symbols.
+Relations  `contracts.Stepper` is the promise the stepper keeps, `search.beam` and `search.continuous_beam` walk by it;
+           `training.sequence_pair_task` trains the network.
 """
 
 from dataclasses import dataclass

@@ -1,25 +1,18 @@
-r"""A masked network of transformers as conditionals over token ids: logits of hidden tokens given those around them.
+r"""Masked networks as conditionals over token ids: logits of hidden tokens given those around them, and a source maybe.
 
-    f(v, h(y_\I))       for v in the vocabulary, at every hidden position of the set I            Goyal 2021, §6.2.1
+    f(v, h(y_\I))         for v in the vocabulary, at every hidden position of the set I            Goyal 2021, §6.2.1
+    f(v, h(y_\I, x))      the same, given the source x that a row names: `ConditionalMaskedNetwork`
 
 Sequences come without the tokens that frame them ([CLS] … [SEP]): where the network was trained with a frame, it is put
 around every sequence here, read as context and never hidden. Only hidden positions go through the output layer, and
 in BERT's relatives through the last feed-forward: hooks hand just these on, so every family keeps its own code. Rows go
 through in micro-batches of similar length, whatever their number.
 
-Relations  `contracts.MaskedModel` is the promise kept here; `conditional_masked` keeps it for networks that
-           read a source, `bundles.masked_language_model` adds text and folders, `energies.masked_lm` an energy.
-
-=====
-
-A conditional masked network that has read its sources, as conditionals over target tokens.
-
-    f(v, h(y_\I, x))      at every hidden position of the set I, given the source x that a row names
-
 Sources are read once; all rows, masked copies and chains of a source share what was read. Targets have no frame: their
 length is known beforehand (`likely_lengths`), so nothing marks their end.
 
-Relations  `masked` is the same without sources, and cuts rows into micro-batches for both; `cmlm` is the network.
+Relations  `contracts.MaskedModel` is the promise kept here; `cmlm` is the network that reads sources;
+           `bundles.masked_language_model` adds text and folders, `energies.masked_lm` an energy.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,14 +1,13 @@
-"""Networks with random weights from the presets of `config.models`: what `energylm lm train` starts from.
+"""Networks with random weights from the presets of `config.models`, and the width for a given number of parameters.
 
 Transformers are GPT-2's form (layer norm before each part, learned positions, output tied to the embedding) with the
 fused `gelu_pytorch_tanh`, which is the same function as GPT-2's `gelu_new`. `conv…` is `gated_convolution`.
 
-=====
-
-Comparisons at equal size: the width at which a network has a given number of parameters.
-
 Deng et al. 2020 compare the joint model with a language model of its size (BALM, §4.1) that keeps the number of layers
-and is wider. Widths go in steps of the number of heads, so the count is met as nearly as such a step allows.
+and is wider: `width_for`. Widths go in steps of the number of heads, so the count is met as nearly as such a step
+allows.
+
+Relations  `cloze_presets` has the masked networks; `energylm lm train` starts from what is built here.
 """
 
 from collections.abc import Mapping

@@ -1,33 +1,20 @@
-"""What Electric and ELECTRA share in training: batches, which tokens are noise, the noise model's own likelihood.
+"""Training Electric and ELECTRA: text against noise, token by token, beside the noise model that is trained with them.
 
     L = L_noise / (predicted tokens)  +  contrast_weight · L_contrast / (maskable tokens)
+
+    ElectricContrast  one pass of the towers over the original x  →  log q(· | x_∖t) everywhere, their loss, the draws
+      efficient       one pass over the noised x                  →  E at every position       clark2020 algorithm 2
+      naive           a pass over x, and one for each of the k noise tokens, alone in the true x         algorithm 1
+    ElectraContrast   a detector of replaced tokens; a draw that equals the original counts as original
+      masked-lm       chosen tokens are masked, a small masked language model fills them in and learns at these only
+      two-tower       towers read the original, draw at chosen positions, learn at all: ELECTRA-TT   clark2020 §2.5, 3.2
 
 The noise model learns by maximum likelihood alone; what it draws and how likely it finds it enter the contrast as mere
 numbers. Positions and draws are functions of (seed, step, row), in validation of (seed, window): neither the cut into
 micro-batches nor the number of processes changes them.
 
-Relations  `electric_task` and `electra_task` contrast the tokens; `language_model_task` has the order of windows.
-
-=====
-
-Training ELECTRA: a detector of replaced tokens, beside the noise model that replaces them.
-
-    masked-lm    the chosen tokens are masked, a small masked language model fills them in; it learns at these only
-    two-tower    two towers read the original, draw at the chosen positions, learn at every position: ELECTRA-TT
-
-A draw that equals the original counts as original. Clark et al. 2020 (ELECTRA); clark2020 §2.5, 3.2.
-
-Relations  `objectives.noised_tokens` is the loss, `contrast_task` all that Electric shares.
-
-=====
-
-Training Electric: token energies by noise-contrastive estimation, beside the two-tower noise model.
-
-    one pass of the towers over the original x    →  log q(· | x_∖t) at every position, their likelihood, the draws
-    algorithm 2: one pass over the noised x       →  E at every position                       Clark et al. 2020
-    algorithm 1: one pass over x, one for each of the k noise tokens, alone in the true x      the reference
-
-Relations  `objectives.noised_tokens` is the loss, `contrast_task` all that ELECTRA shares.
+Relations  `objectives.noised_tokens` has the losses and the choice of positions, `language_model_task` the order of
+           windows, `models.cloze_presets` and `models.two_tower` the networks.
 """
 
 from collections.abc import Mapping

@@ -6,11 +6,7 @@ Row r of a step is a human and a machine block. Each class goes through its text
 text does not weigh more than a short one, and a visit takes one of the text's intersecting blocks at random, sometimes
 cut shorter. All of it is a pure function of (seed, epoch, text). Validation scores whole texts by the mean over blocks.
 
-Relations  `objectives.residual_energy` is the loss; `bundles.detector` scores texts the same way.
-
-=====
-
-Fit an energy's projection to its encoder as it is, before both are trained: linear probing, then fine-tuning.
+Before both are trained, `fit_projection` fits the energy's projection to its encoder as it is:
 
     min over w, b of   Σ_human softplus(E) + Σ_machine softplus(−E) + (1/2C)·‖w‖²        on standardised pooled states
 
@@ -18,8 +14,10 @@ A projection that starts near zero sends noise into the encoder until it has lea
 fitted first keeps what the encoder knows, which also helps on texts unlike the training texts (Kumar et al. 2022). The
 problem is convex and takes seconds.
 
-Use it     where an encoder's features already tell something: detectors. A residual energy must start at E ≈ 0 instead.
-Relations  `detector_task` gives the blocks; `energies.pooled` has the projection.
+Use it     `fit_projection` where an encoder's features already tell something: detectors. A residual energy must start
+           at E ≈ 0 instead.
+Relations  `objectives.residual_energy` is the loss, `energies.pooled` has the projection; `bundles.detector` scores
+           texts the same way.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

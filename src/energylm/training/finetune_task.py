@@ -1,23 +1,15 @@
-"""Fine-tuning an encoder on sentences or pairs: cross-entropy of classes, or squared error of a score.
+"""Fine-tuning an encoder: classes or scores of sentences and pairs, and answers as spans of a context.
 
-    L = −log softmax(logits)[class]                        classification
-    L = (output − score / highest)²                        regression: the output lies between 0 and 1
+    L = −log softmax(logits)[class]                                 SentenceTask, classification
+    L = (output − score / highest)²                                 SentenceTask, regression: the output lies in [0, 1]
+    L = ½ (−log P(s) − log P(e | s)) + weight · BCE(no answer)      SpanTask; the end e is given the gold start s
 
-clark2020 app. B: a linear layer is all that is added to the encoder.
+A linear layer is all that is added to the encoder of sentences (clark2020 app. B). Of spans, starts and ends are
+divided by the windows that hold an answer, answerability by all. Without questions that have none (SQuAD 1.1) there is
+no third term, and windows without the answer are left out; with them (SQuAD 2.0) such windows teach that nothing is to
+be found there.
 
-Relations  `models.sequence_classifier` is the network, `bundles.task_models` the texts and folders around it.
-
-=====
-
-Fine-tuning an encoder to find answers: start, end given the gold start, and answerability (clark2020 app. B).
-
-    L = ½ (−log P(s) − log P(e | s)) + weight · BCE(no answer)
-
-Starts and ends are divided by the windows that hold an answer, answerability by all. Without questions that have none
-(SQuAD 1.1) there is no third term, and windows without the answer are left out; with them (SQuAD 2.0) such windows
-teach that nothing is to be found there.
-
-Relations  `models.span_predictor` is the network, `bundles.task_models` the search for the best span.
+Relations  `models.headed_encoder` has both networks, `bundles.task_models` texts, folders and the search for a span.
 """
 
 from collections.abc import Callable, Mapping, Sequence

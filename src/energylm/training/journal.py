@@ -1,16 +1,13 @@
-"""The journal of a run: `journal.jsonl`, one JSON object a line, each with its step; and TensorBoard, if wanted.
+"""The journal of a run, and the meter that feeds it: a JSON object a line, each with its step; TensorBoard, if wanted.
 
     {"step": 10, "loss": 6.1, "learning_rate": 0.0003, "tokens_per_second": 51200.0}
     {"step": 500, "validation_loss": 4.9}
 
-A line is written at once. A resumed run first drops the lines past its checkpoint, so no step is told twice.
+A line of `journal.jsonl` is written at once. A resumed run first drops the lines past its checkpoint, so no step is
+told twice.
 
-=====
-
-What happened since the last report: losses, metrics, gradient norms, tokens; read from the device once per report.
-
-Reading a number back stops the device until it is there, so updates only put tensors aside. `collect` fetches them all,
-adds them up over processes, and finds the first step whose loss or gradient is not finite.
+Reading a number back stops the device until it is there, so updates only put tensors aside. `Meter.collect` fetches
+them once per report, adds them up over processes, and finds the first step whose loss or gradient is not finite.
 """
 
 import json

@@ -1,32 +1,17 @@
-"""Training a causal language model by cross-entropy on windows of a corpus, left-to-right or right-to-left.
+"""Training language models on windows of a corpus: causal ones, masked ones, and two towers.
 
-    L = − Σ_{t ≥ 2} log P(x_t | x_<t)         over windows x_1 … x_T; the first token of a window is given
+    LanguageModelTask   L = − Σ_{t ≥ 2} log P(x_t | x_<t)                   the first token of a window is given
+    MaskedLMTask        L = − Σ_{t chosen} log P(x_t | corrupted window)    every visit of a window masks it anew
+    TwoTowerTask        L = − Σ_t log q(x_t | x_∖t)                         every token from all the others, in one pass
 
-The order of windows is a new computed shuffle in every epoch, a pure function of (seed, position): resuming seeks at
-once, and any cut of a batch into micro-batches or processes sees the same windows. A right-to-left model reads the same
-windows reversed.
+Losses are nats, divided by the number of predicted tokens. The order of windows is a new computed shuffle in every
+epoch, a pure function of (seed, position): resuming seeks at once, and any cut of a batch into micro-batches or
+processes sees the same windows. What is masked in row r of step s is a pure function of (seed, s, r), in validation of
+(seed, window). A right-to-left model reads the same windows reversed. The output layer of a masked language model runs
+over the chosen positions only, a seventh of the work of running it over all.
 
-Relations  `objectives.cross_entropy` is the loss; `verbs.lm.training` builds corpus, network and task for users.
-
-=====
-
-Training a masked language model on windows of a corpus; every visit of a window masks it anew.
-
-    L = − Σ_{t chosen} log P(x_t | corrupted window)           nats, divided by the number of chosen tokens
-
-What is masked in row r of step s is a pure function of (seed, s, r), in validation of (seed, window): neither the cut
-into micro-batches nor the number of processes changes it, and every validation masks alike. The output layer runs over
-the chosen positions only, a seventh of the work of running it over all.
-
-Relations  `objectives.masking` is the masking, `language_model_task` the order of windows.
-
-=====
-
-Training a two-tower cloze model by maximum likelihood: every token of a window from all the others, in one pass.
-
-    L = − Σ_t log q(x_t | x_∖t)           nats, divided by the number of tokens that are text
-
-Relations  `models.two_tower` is the network; `masked_lm_task` predicts a seventh of the tokens in a pass.
+Relations  `objectives.cross_entropy` is the loss, `objectives.masking` the masking; `contrast_task` builds on the same
+           windows; `verbs.lm.training` builds corpus, network and task for users.
 """
 
 import inspect

@@ -1,11 +1,10 @@
-"""Accelerate, held at arm's length: device, precision, ranks, and sums over processes.
+"""Accelerate, held at arm's length: device, precision, ranks, sums over processes, and the threads of a CPU.
 
 Several processes come from `torchrun --nproc_per_node N`. Two silent failures of Accelerate are made loud here: one
-process where several were asked for, and training in float32 where float16 was asked for but the device has none.
+process where several were asked for, and training in float32 where float16 was asked for but the device has none. On a
+CPU a run keeps its number of threads, and bfloat16 products that would crash are computed in another way.
 
-=====
-
-What training asks of a CPU: the same number of threads throughout a run, and bfloat16 products that do not crash.
+Relations  `sharding` has the other way to share a model among processes, FSDP; `engine` uses both.
 """
 
 import itertools

@@ -1,21 +1,17 @@
-"""Training a conditional masked language model on parallel text; every visit of a pair hides other target tokens.
+"""Training on pairs of sequences: a conditional masked language model, and a sequence model by search-aware losses.
 
-    L = − Σ_{t hidden} log P(y_t | y without the hidden, x) / number of hidden  −  w · log P(T | x) / number of pairs
+    ConditionalMaskedTask   L = − Σ_{t hidden} log P(y_t | y without the hidden, x) / number of hidden
+                                − w · log P(T | x) / number of pairs
+    Seq2SeqTask             cross-entropy, scheduled sampling, soft direct loss or hinge       goyal2021 ch. 3 to 5
 
-What is hidden in row r of step s is a pure function of (seed, s, r), in validation of (seed, pair): neither the cut
-into micro-batches nor the number of processes changes it, and every validation hides the same.
+What is hidden in row r of step s, and the coins and the noise of scheduled sampling, are pure functions of (seed, s,
+r), in validation of (seed, pair); α and the share of gold symbols, which change from epoch to epoch, are functions of
+the step. So neither resuming nor the cut into micro-batches or processes changes anything. Every loss of a sequence
+model is divided by the number of gold symbols, so that learning rates mean the same for all of them.
 
-Relations  `objectives.masking` hides, `data.sequence_pairs` batches by length, `models.cmlm` is trained.
-
-=====
-
-Training a sequence model by cross-entropy, scheduled sampling, soft direct loss or hinge (goyal2021 ch. 3 to 5).
-
-α and the share of gold symbols change from epoch to epoch and are functions of the update's number; the coins and the
-noise of a sequence are functions of (seed, update, row): neither resuming nor the cut of a batch changes them. Every
-loss is divided by the number of gold symbols, so that learning rates mean the same for all of them.
-
-Relations  `objectives/` are the losses, `search/` the soft beam; validation decodes as the user will, by `decode`.
+Relations  `data.sequence_pairs` batches by length; `models.cmlm` and `models.lstm_seq2seq` are trained;
+           `objectives.masking` hides; `objectives.scheduled_sampling` and `objectives.search_losses` are the losses,
+           over the soft beam of `search.continuous_beam`. Validation decodes as the user will.
 """
 
 from collections.abc import Callable, Mapping, Sequence
