@@ -1,16 +1,18 @@
 """Texts as a joint model takes them: strings or ids, cut into what is given and what follows.
 
 A language model with a tokenizer (`bundles.LanguageModel`) takes both; any other `contracts.CausalModel` takes ids
-only. The start token that stands before a string is read by the language model alone: an energy judges the text.
+only. The start token that stands before a string is read by the language model alone: an energy judges the text. Chats
+keep their messages, for energies that judge an answer to them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from energylm import contracts
+from energylm.bundles.chat import Message, checked_messages
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.text_codec import Text, Texts, as_list
 from energylm.errors import DataError, ModelError
@@ -22,13 +24,14 @@ class Context:
 
     lm: list[int]
     energy: list[int]
+    messages: tuple[Message, ...] = ()  # of the chat that the ids stand for
 
     def extended(self, tokens: Sequence[int]) -> "Context":
-        return Context([*self.lm, *tokens], [*self.energy, *tokens])
+        return replace(self, lm=[*self.lm, *tokens], energy=[*self.energy, *tokens])
 
     def last(self, tokens: int | None) -> "Context":
         """At most so many tokens from the end; None = all."""
-        return self if tokens is None else Context(self.lm[-tokens:], self.energy[-tokens:])
+        return self if tokens is None else replace(self, lm=self.lm[-tokens:], energy=self.energy[-tokens:])
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,28 @@ class JointTexts:
             for number, text in enumerate(as_list(texts), start=1)
         ]
 
+    def chat(self, messages: Sequence[Message]) -> Context:
+        """What stands before the answer to a chat: the ids of the model's template, and the messages themselves."""
+        if not isinstance(self._lm, LanguageModel):
+            raise ModelError("this language model has no tokenizer, so it reads no messages; pass token ids instead")
+        ids = self._lm.chat_ids(messages)
+        return Context(ids, ids, checked_messages(messages))
+
+    def prompt_text(self, context: Context) -> str:
+        """What stands before a continuation, as an energy that judges text reads it; of a chat, what was said."""
+        if context.messages:
+            return "".join(f"{message['content']}\n" for message in context.messages)
+        return " ".join(map(str, context.energy)) if self._codec is None else self._codec.decode(context.energy)
+
+    def new_texts(self, context: Context, sequences: Sequence[list[int]]) -> list[str]:
+        """What each sequence adds to the context; a model without a tokenizer writes ids."""
+        if self._codec is None:
+            return [" ".join(map(str, sequence)) for sequence in sequences]
+        return self._codec.new_texts(context.lm, sequences)
+
     def new_text(self, context: Context, new: list[int]) -> str:
-        """What `new` adds to the context; a model without a tokenizer writes ids."""
-        return " ".join(map(str, new)) if self._codec is None else self._codec.new_text(context.lm, new)
+        (text,) = self.new_texts(context, [new])
+        return text
 
     def convention(self, texts: Texts, *, prefix_tokens: int, max_new_tokens: int | None) -> str:
         """What a score counts, in words."""
@@ -109,7 +131,7 @@ class JointTexts:
 
     def _refuse_inner_end(self, number: int, ids: list[int], *, first: int) -> None:
         """In the scored part; what is given may hold the ends of other documents."""
-        inner = next((place for place in range(first, len(ids) - 1) if ids[place] == self._lm.eos_token_id), None)
+        inner = next((index for index in range(first, len(ids) - 1) if ids[index] == self._lm.eos_token_id), None)
         if inner is not None:
             raise DataError(
                 f"text {number} has the end-of-sequence token {self._lm.eos_token_id} at position {inner + 1} of "

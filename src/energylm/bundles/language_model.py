@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
+from energylm.bundles.chat import Message, chat_ids
 from energylm.bundles.known_models import locate, models_folder
 from energylm.bundles.model_folder import (
     check_finite,
@@ -226,6 +227,10 @@ class LanguageModel:
         """The text of `tokens`, special tokens left out."""
         return self.codec.decode(tokens)
 
+    def chat_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a chat by the model's own template, up to where its answer begins."""
+        return chat_ids(self.tokenizer, messages, name=self.name)
+
     def score(self, texts: Texts, *, prefix_tokens: int = 0, eos: bool = False) -> list[SequenceScore]:
         """Log-probability of each text, all strings or all lists of ids, token by token in natural order.
 
@@ -324,7 +329,7 @@ class LanguageModel:
         if backwards:
             drawn = replace(drawn, tokens=reversed_within(drawn.tokens, drawn.lengths))
         texts = [
-            [self.codec.new_text(ids, tokens[:length].tolist()) for tokens, length in zip(*rows, strict=True)]
+            self.codec.new_texts(ids, [tokens[:length].tolist() for tokens, length in zip(*rows, strict=True)])
             for ids, *rows in zip(given, drawn.tokens, drawn.lengths.tolist(), strict=True)
         ]
         return SampledTexts(contexts=given, texts=texts, continuations=drawn)

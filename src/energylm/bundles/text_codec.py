@@ -70,9 +70,18 @@ class TextCodec:
         whole = text if isinstance(text, str) else self.decode(ids)
         return len(whole.encode()) - len(self.decode(given).encode())
 
-    def new_text(self, context: list[int], new: list[int]) -> str:
-        """The text that `new` adds to the context; some tokenizers write a token differently at the beginning."""
-        given, whole = self.decode(context), self.decode(context + new if self.forward else new + context)
+    def new_texts(self, context: list[int], sequences: Sequence[list[int]]) -> list[str]:
+        """The text that each sequence adds to the context; some tokenizers write a token differently at the
+        beginning, so context and sequence are written together."""
+        given = self.decode(context)
+        wholes = self._decode_all([context + new if self.forward else new + context for new in sequences])
+        return [self._added(given, whole, new) for whole, new in zip(wholes, sequences, strict=True)]
+
+    def _decode_all(self, sequences: Sequence[list[int]]) -> list[str]:
+        """`decode` of many sequences at once."""
+        return list(self.tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=True))
+
+    def _added(self, given: str, whole: str, new: list[int]) -> str:
         if self.forward:
             return whole.removeprefix(given) if whole.startswith(given) else self.decode(new)
         return whole.removesuffix(given) if whole.endswith(given) else self.decode(new)
