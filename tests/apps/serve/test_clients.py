@@ -50,7 +50,7 @@ def joint(lm, text_energy):
 @pytest.fixture(scope="module")
 def server(joint):
     """A server with a key; `gate` holds the models back while it is cleared, `entered` tells that they are asked."""
-    completer, gate, entered = Completer(joint, name="tiny"), threading.Event(), threading.Event()
+    completer, gate, entered = Completer(joint), threading.Event(), threading.Event()
     gate.set()
     original = completer.complete
 

@@ -41,7 +41,7 @@ SMALL = ServeLimits(max_prompts=16, max_choices=16, max_proposals=256, max_new_t
 
 @pytest.fixture(scope="module")
 def tabular():
-    return TestClient(create_app(Services("table", Completer(TABLE, name="table"))))
+    return TestClient(create_app(Services("table", Completer(TABLE))))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def joint(lm, energy_folder):
 
 @pytest.fixture(scope="module")
 def client(joint):
-    return TestClient(create_app(Services("tiny", Completer(joint, name="tiny"), proposals=8), SMALL))
+    return TestClient(create_app(Services("tiny", Completer(joint), proposals=8), SMALL))
 
 
 def ask(client, **body):
@@ -127,7 +127,7 @@ def tasks_of(completer):
 
 
 def test_a_request_is_answered_the_same_in_any_company(joint):
-    completer = Completer(joint, name="tiny")
+    completer = Completer(joint)
     tasks = tasks_of(completer)
     together = completer.complete(tasks)
     for task, answers in zip(tasks, together, strict=True):
@@ -150,7 +150,7 @@ def test_requests_share_one_call_of_the_engine(joint, monkeypatch):
         return original(decoder, contexts, **options)
 
     monkeypatch.setattr(weighted_draws, "stream_continuations", counting)
-    completer = Completer(joint, name="tiny")
+    completer = Completer(joint)
     completer.complete(tasks_of(completer)[:3])
     assert calls == [(4, 16, [3, 4, 4, 3], [12, 9, 9, 10])]
 
@@ -293,7 +293,7 @@ def test_a_stream_adds_up_to_the_answer(client, logprobs):
 )
 def test_what_cannot_be_done_is_said_in_one_line(joint, monkeypatch, body, status, says):
     """The last one can be done, by the limits of requests; the draws themselves are left out here."""
-    completer = Completer(joint, name="tiny")
+    completer = Completer(joint)
     monkeypatch.setattr(
         completer, "complete", lambda tasks, is_wanted: [completion_response(task, []) for task in tasks]
     )
@@ -306,15 +306,13 @@ def test_what_cannot_be_done_is_said_in_one_line(joint, monkeypatch, body, statu
 
 
 def test_the_product_of_what_is_asked_is_limited(joint):
-    client = TestClient(
-        create_app(Services("tiny", Completer(joint, name="tiny")), ServeLimits(max_request_tokens=999))
-    )
+    client = TestClient(create_app(Services("tiny", Completer(joint)), ServeLimits(max_request_tokens=999)))
     answer = client.post("/v1/completions", json={"prompt": "x", "n": 2, "max_tokens": 10, "energy": {"proposals": 50}})
     assert answer.status_code == 400 and "1,000 is more than the 999" in answer.json()["error"]["message"]
 
 
 def test_a_server_without_an_energy_says_so(lm):
-    client = TestClient(create_app(Services("plain", Completer(lm, name="plain"))))
+    client = TestClient(create_app(Services("plain", Completer(lm))))
     answer = client.post("/v1/completions", json={"prompt": "x", "energy": {"proposals": 5}})
     assert answer.status_code == 400 and "no energy" in answer.json()["error"]["message"]
     facts = ask(client, prompt="x", max_tokens=3, seed=1, energy={"details": True})

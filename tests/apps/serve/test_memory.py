@@ -165,7 +165,7 @@ def test_the_server_gives_memory_back_when_nobody_asks(monkeypatch):
     monkeypatch.setattr(serve_queue, "QUIET_SECONDS", 0.05)
     monkeypatch.setattr(running, "give_back_free_memory", was_called.set)
     joint = ResidualModel(TabularLanguageModel.random(3, 5, seed=1), TabularEnergy.random(3, 5, seed=5, scale=1.2))
-    with TestClient(create_app(Services("table", Completer(joint, name="table")))) as client:
+    with TestClient(create_app(Services("table", Completer(joint)))) as client:
         assert client.post("/v1/completions", json={"prompt": [1], "max_tokens": 2}).status_code == 200
         assert was_called.wait(10)
 
