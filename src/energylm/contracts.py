@@ -60,7 +60,7 @@ class CausalModel(Protocol):
 
 
 @runtime_checkable
-class Energy(Protocol):
+class SequenceEnergy(Protocol):
     """Unnormalised: one number per sequence, lower = likelier."""
 
     def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Energy(Protocol):
 
 
 @runtime_checkable
-class ContinuationEnergy(Energy, Protocol):
+class ContinuationEnergy(SequenceEnergy, Protocol):
     """An energy that can read a context once for all its continuations."""
 
     def continuation_energies(

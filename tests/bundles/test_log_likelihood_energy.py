@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.log_likelihood_energy import LikelihoodRule, LogLikelihoodEnergy, load_energy
-from energylm.contracts import Energy
+from energylm.contracts import SequenceEnergy
 from energylm.data.contrast import pad
 from energylm.errors import DataError, ModelError
 from energylm.models.causal import CausalLanguageModel
@@ -24,7 +24,8 @@ def test_energies_are_mean_log_likelihoods(lm):
     """`LanguageModel.score` is the other route: the sum of log-probabilities over the number of tokens."""
     rule = LikelihoodRule(sign=-1, threshold=-2.0)
     energy = LogLikelihoodEnergy(lm, rule)
-    assert isinstance(energy, Energy) and energy.reads == "tokens" and energy.vocabulary_size == lm.vocabulary_size
+    assert isinstance(energy, SequenceEnergy) and energy.reads == "tokens"
+    assert energy.vocabulary_size == lm.vocabulary_size
     scores = lm.score(TEXTS)
     means = torch.tensor([score.log_prob / score.tokens for score in scores], dtype=torch.float64)
     assert_close(energy.text_energies(TEXTS), -(means + 2.0), atol=1e-6, rtol=0)

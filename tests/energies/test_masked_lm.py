@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from energylm.contracts import Energy
+from energylm.contracts import SequenceEnergy
 from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.errors import ConfigError
 from energylm.estimators import pseudo_log_likelihood
@@ -54,7 +54,7 @@ def test_energies_are_sums_over_copies_with_one_token_hidden(kind: str, monkeypa
     tokens_RT = torch.tensor([[0, 1, 2, 0], [2, 2, 0, 0], [1, 0, 2, 0]])
     lengths_R = torch.tensor([4, 2, 3])
     energy = MaskedLMEnergy(MODEL, kind=kind)
-    assert isinstance(energy, Energy)
+    assert isinstance(energy, SequenceEnergy)
     expected = [by_hand(row[:length].tolist(), kind) for row, length in zip(tokens_RT, lengths_R, strict=True)]
     torch.testing.assert_close(energy.energies(tokens_RT, lengths_R), torch.tensor(expected, dtype=torch.float64))
     assert energy.terms(tokens_RT, lengths_R)[1].tolist()[2:] == [0.0, 0.0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from energylm.contracts import CausalModel, Decoder, Energy
+from energylm.contracts import CausalModel, Decoder, SequenceEnergy
 from energylm.testing import TabularEnergy, TabularLanguageModel, enumerate_sequences, sequence_lengths
 from energylm.testing.enumeration import history_count
 
@@ -29,7 +29,7 @@ def test_scores_by_hand():
 def test_tables_satisfy_the_contracts():
     model = TabularLanguageModel.random(3, 2, seed=0)
     assert isinstance(model, CausalModel) and isinstance(model.decoder(), Decoder)
-    assert isinstance(TabularEnergy.random(3, 2, seed=0), Energy)
+    assert isinstance(TabularEnergy.random(3, 2, seed=0), SequenceEnergy)
 
 
 @pytest.mark.parametrize("eos", [None, 0, 2])

@@ -20,7 +20,7 @@ WITHIN = "within"  # `NegativesSettings.documents`: windows that cross none, so 
 CALIBRATION_ERROR = 0.5  # of the scale itself: its 95 % interval then reaches 0
 
 
-def bound_energy(energy: contracts.Energy, lm: contracts.CausalModel) -> contracts.Energy:
+def bound_energy(energy: contracts.SequenceEnergy, lm: contracts.CausalModel) -> contracts.SequenceEnergy:
     """The energy as a function of the language model's token ids; an error where there is no such thing."""
     _check_parts(energy, lm)
     if getattr(getattr(lm, "model", lm), "direction", LEFT_TO_RIGHT) != LEFT_TO_RIGHT:
@@ -36,14 +36,14 @@ def bound_energy(energy: contracts.Energy, lm: contracts.CausalModel) -> contrac
     return energy
 
 
-def caution_about(energy: contracts.Energy, lm: contracts.CausalModel) -> str | None:
+def caution_about(energy: contracts.SequenceEnergy, lm: contracts.CausalModel) -> str | None:
     """Reasons to doubt every number that this pair gives, in words; None if there are none."""
     sources = _sources(energy)
     reasons = _other_writer(sources, lm), _no_log_ratio(energy, sources), calibration_caution(energy)
     return "; ".join(filter(None, reasons)) or None
 
 
-def length_caution(energy: contracts.Energy, tokens: int) -> str | None:
+def length_caution(energy: contracts.SequenceEnergy, tokens: int) -> str | None:
     """A reason to doubt an energy that reads texts of up to `tokens` tokens, longer than those it was trained on."""
     lengths = [source["negatives"]["length"] for source in _sources(energy) if "length" in source["negatives"]]
     if not lengths or tokens <= max(lengths):
@@ -54,7 +54,7 @@ def length_caution(energy: contracts.Energy, tokens: int) -> str | None:
     )
 
 
-def end_caution(energy: contracts.Energy, ended: int) -> str | None:
+def end_caution(energy: contracts.SequenceEnergy, ended: int) -> str | None:
     """A reason to doubt an energy that reads `ended` texts with an end-of-text token, and was trained on none."""
     documents = {source["negatives"].get("documents") for source in _sources(energy)}
     if not ended or documents != {WITHIN}:
@@ -66,7 +66,7 @@ def end_caution(energy: contracts.Energy, ended: int) -> str | None:
     )
 
 
-def calibration_caution(energy: contracts.Energy) -> str | None:
+def calibration_caution(energy: contracts.SequenceEnergy) -> str | None:
     """A reason to doubt the scale of an energy, which was fitted on few contexts, or badly known from many."""
     record = _provenance(energy).get("calibration", {})
     if not record.get("contexts") or getattr(energy, "scale", None) != record["scale"]:
@@ -82,14 +82,14 @@ def calibration_caution(energy: contracts.Energy) -> str | None:
     )
 
 
-def _check_parts(energy: contracts.Energy, lm: contracts.CausalModel) -> None:
+def _check_parts(energy: contracts.SequenceEnergy, lm: contracts.CausalModel) -> None:
     """A class, a function, a name or None in the place of a model is told at once, not at its first use."""
     if isinstance(lm, type) or not isinstance(lm, contracts.CausalModel):
         raise ModelError(
             f"the language model of a joint model is no {_what(lm)}; give LanguageModel.from_pretrained(…), wrap your "
             "network in energylm.LanguageModel, or satisfy contracts.CausalModel"
         )
-    if isinstance(energy, type) or not isinstance(energy, contracts.Energy):
+    if isinstance(energy, type) or not isinstance(energy, contracts.SequenceEnergy):
         raise ModelError(
             f"the energy of a joint model is no {_what(energy)}; give EnergyModel.from_pretrained(…), or an object "
             "with a method energies(tokens_BT, lengths_B) that gives one number a sequence"
@@ -100,11 +100,11 @@ def _what(part: object) -> str:
     return f"class ({part.__name__})" if isinstance(part, type) else type(part).__name__
 
 
-def _provenance(energy: contracts.Energy) -> Mapping[str, Any]:
+def _provenance(energy: contracts.SequenceEnergy) -> Mapping[str, Any]:
     return energy.provenance if isinstance(energy, EnergyModel) else {}
 
 
-def _sources(energy: contracts.Energy) -> list[Mapping[str, Any]]:
+def _sources(energy: contracts.SequenceEnergy) -> list[Mapping[str, Any]]:
     """The negatives that it was trained on; a detector names texts instead, which tell nothing here."""
     return [source for source in _provenance(energy).get("sources", []) if isinstance(source, Mapping)]
 
@@ -127,7 +127,7 @@ def _other_writer(sources: Sequence[Mapping[str, Any]], lm: contracts.CausalMode
     )
 
 
-def _no_log_ratio(energy: contracts.Energy, sources: Sequence[Mapping[str, Any]]) -> str | None:
+def _no_log_ratio(energy: contracts.SequenceEnergy, sources: Sequence[Mapping[str, Any]]) -> str | None:
     """Whether its training had another optimum than the log-ratio of data to this language model."""
     loss = _provenance(energy).get("loss", NCE)
     if loss != NCE:

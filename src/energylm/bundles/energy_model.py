@@ -40,7 +40,7 @@ from energylm.config.models import (
     Pooling,
     Reads,
 )
-from energylm.contracts import ContinuationEnergy, Energy
+from energylm.contracts import ContinuationEnergy, SequenceEnergy
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.energies.pooled import PooledEnergy, kind_of
 from energylm.errors import ModelError, VocabularyMismatch
@@ -184,7 +184,7 @@ class EnergyModel:
         return energies
 
 
-class TextEnergy(Energy, Protocol):
+class TextEnergy(SequenceEnergy, Protocol):
     """An energy with a tokenizer of its own, which reads text, too."""
 
     name: str
@@ -206,7 +206,7 @@ class Writer(Protocol):
 @overload
 def bind(energy: EnergyModel, lm: Writer) -> ContinuationEnergy: ...
 @overload
-def bind(energy: TextEnergy, lm: Writer) -> Energy: ...
+def bind(energy: TextEnergy, lm: Writer) -> SequenceEnergy: ...
 def bind(energy: Any, lm: Writer) -> Any:
     """`energy` as a function of `lm`'s token ids, whatever it reads."""
     tokenizer = getattr(lm, "tokenizer", None)

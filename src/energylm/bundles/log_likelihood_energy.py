@@ -65,7 +65,7 @@ LM_FOLDER = "language_model"
 
 
 class LogLikelihoodEnergy:
-    """`contracts.Energy` that also reads text and folders."""
+    """`contracts.SequenceEnergy` that also reads text and folders."""
 
     reads: Reads = TOKENS
 

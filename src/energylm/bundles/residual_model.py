@@ -3,7 +3,7 @@
     P(x | c) = P_LM(x | c) · exp(−E(c, x)) / Z(c)                                     Deng et al. 2020, eq. 1 and 2
 
 The language model stays as it is; the energy says how far it is wrong. Both may be models of this package, or anything
-that satisfies `contracts.CausalModel` and `contracts.Energy` (tables, networks of your own).
+that satisfies `contracts.CausalModel` and `contracts.SequenceEnergy` (tables, networks of your own).
 
 Contexts and texts are strings or lists of token ids. Lengths are fixed by default, as in the paper; where an
 end-of-sequence token may come first, measures take `max_new_tokens` as the cap and sampling stops there by itself.
@@ -60,7 +60,7 @@ class ResidualModel:
     def __init__(
         self,
         lm: contracts.CausalModel,
-        energy: contracts.Energy,
+        energy: contracts.SequenceEnergy,
         *,
         caution: str | None = None,
         memory_budget_bytes: int = MEMORY_BUDGET_BYTES,

@@ -28,7 +28,7 @@ class WeightedDraws:
     def __init__(
         self,
         lm: contracts.CausalModel,
-        energy: contracts.Energy,
+        energy: contracts.SequenceEnergy,
         *,
         memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
     ) -> None:
@@ -126,7 +126,7 @@ def ended_texts(tokens_NT: Tensor, lengths_N: Tensor, eos_token_id: int | None) 
 
 
 def _whole_sequence_energies(
-    energy: contracts.Energy, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+    energy: contracts.SequenceEnergy, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
 ) -> Tensor:
     """Context and continuation joined, a micro-batch of rows at a time."""
     count, n, new = tokens_BNT.shape

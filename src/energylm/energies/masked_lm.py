@@ -25,7 +25,7 @@ from energylm.estimators.pseudo_log_likelihood import hidden_token_terms, log_pr
 
 
 class MaskedLMEnergy:
-    """`contracts.Energy`, and `samplers.chains.Target`. Energies are float64."""
+    """`contracts.SequenceEnergy`, and `samplers.chains.Target`. Energies are float64."""
 
     def __init__(self, model: MaskedModel, *, kind: MaskedEnergyKind = LOCAL) -> None:
         if kind not in (RAW, LOCAL):

@@ -3,7 +3,7 @@
 `enumeration`             every sequence over a tiny vocabulary
 `tabular_language_model`  P(x_t | x_<t) from a table, behind `contracts.CausalModel`
 `tabular_masked_model`    logits of hidden tokens from a table, behind `contracts.MaskedModel`
-`tabular_energy`          E(x) from a table, behind `contracts.Energy`
+`tabular_energy`          E(x) from a table, behind `contracts.SequenceEnergy`
 `exact`, `proposals`      exact distributions, partition functions, next-token conditionals, truncated proposals
 `choices`, `transitions`  every random path of a sampler's own code; exact transition matrices; stationarity
 `expectations`            exact expectations of estimators over all sets of n draws

@@ -4,8 +4,8 @@
     Z(c)     = Σ_x P_LM(x | c) exp(−E(c, x))                     P_joint(x | c) = P_LM(x | c) exp(−E(c, x)) / Z(c)
     P(x_t = v | x_<t) = Σ_{x continues x_<t v} P(x) / Σ_{x continues x_<t} P(x)         Deng et al. 2020, eq. 1, 2, 5
 
-Works on anything that satisfies `contracts.CausalModel` and `contracts.Energy` with a vocabulary small enough to
-enumerate: tables, and tiny networks of your own.
+Works on anything that satisfies `contracts.CausalModel` and `contracts.SequenceEnergy` with a vocabulary small enough
+to enumerate: tables, and tiny networks of your own.
 
 Relations  `proposals` truncates these; `statistics` compares samples with them.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energylm.contracts import CausalModel, Energy
+from energylm.contracts import CausalModel, SequenceEnergy
 from energylm.testing.enumeration import enumerate_sequences, index_of, sequence_lengths
 
 
@@ -77,7 +77,7 @@ def exact_language_model(model: CausalModel, context: Sequence[int] = (), *, max
 
 
 def exact_joint(
-    model: CausalModel, energy: Energy, context: Sequence[int] = (), *, max_new_tokens: int
+    model: CausalModel, energy: SequenceEnergy, context: Sequence[int] = (), *, max_new_tokens: int
 ) -> ExactDistribution:
     """The joint model's distribution of continuations of `context`, and its log-partition function."""
     base = exact_language_model(model, context, max_new_tokens=max_new_tokens)

@@ -2,8 +2,8 @@
 
     E(x) = table[history_index(x)]            lower = likelier
 
-Use it     in place of a network wherever `contracts.Energy` is asked for. The table may require gradients, so that a
-           loss summed over all sequences can be minimised exactly.
+Use it     in place of a network wherever `contracts.SequenceEnergy` is asked for. The table may require gradients, so
+           that a loss summed over all sequences can be minimised exactly.
 Relations  with a `tabular_language_model` it makes a joint model whose partition function `exact` sums.
 """
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from energylm.bundles.energy_model import bind
 from energylm.bundles.known_models import locate
 from energylm.bundles.log_likelihood_energy import load_energy
-from energylm.contracts import Energy
+from energylm.contracts import SequenceEnergy
 from energylm.data.contrast import Contrast, pad
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
@@ -172,7 +172,7 @@ def differences(name: str, real_B: Tensor, generated_BK: Tensor, *, margins: Seq
     )
 
 
-def _of_folder(verb: CompareEnergies, folder: str, name: str, corpus: Corpus, energy: Energy) -> Differences:
+def _of_folder(verb: CompareEnergies, folder: str, name: str, corpus: Corpus, energy: SequenceEnergy) -> Differences:
     negatives = Negatives.open(folder)
     contrast = Contrast(negatives, corpus, rows=_rows(verb, negatives))
     what = f"scoring {name}"

@@ -23,7 +23,7 @@ from torch import Tensor
 from energylm.bundles.energy_model import bind
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.log_likelihood_energy import load_energy
-from energylm.contracts import Energy
+from energylm.contracts import SequenceEnergy
 from energylm.data.corpus import Corpus
 from energylm.data.vocabulary import commonest_name, commonest_word, writable_tokens
 from energylm.errors import ConfigError
@@ -194,7 +194,7 @@ def perturb(verb: PerturbTexts, *, output: Path | None = None) -> PerturbResult:
     return replace(result, report=write_report(output, title=f"Perturbations of {loaded.name}", sections=sections))
 
 
-def _both(energy: Energy, lm: LanguageModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
+def _both(energy: SequenceEnergy, lm: LanguageModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Energies and negative log-likelihoods of texts of one length, (…, T) -> (…), float64 on the CPU."""
     tokens_RT = tokens.flatten(0, -2)
     lengths_R = torch.full((len(tokens_RT),), tokens.shape[-1])
