@@ -65,6 +65,8 @@ def test_a_context_keeps_the_messages_for_the_energy(lm):
     assert context.extended([5]).messages == context.messages == context.last(3).messages
     (plain,) = texts.contexts("the clerk")
     assert plain.messages == () and texts.prompt_text(plain) == "the clerk"
+    assert plain.extended([5, 6]).extended([7]).split() == (plain, [5, 6, 7])
+    assert plain.extended([5, 6]).last(1).split()[1] == [6]
     new = [lm.encode(" counts"), [], lm.encode(" boats.")]
     assert texts.new_texts(plain, new) == [" counts", "", " boats."]
 

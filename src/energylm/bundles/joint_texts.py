@@ -1,6 +1,6 @@
 """Texts as a joint model takes them: strings or ids, cut into what is given and what follows.
 
-A language model with a tokenizer (`bundles.LanguageModel`) takes both; any other `contracts.CausalModel` takes ids
+A language model with a tokenizer (`bundles.language_model`) takes both; any other `contracts.CausalModel` takes ids
 only. The start token that stands before a string is read by the language model alone: an energy judges the text. Chats
 keep their messages, for energies that judge an answer to them.
 """
@@ -25,13 +25,23 @@ class Context:
     lm: list[int]
     energy: list[int]
     messages: tuple[Message, ...] = ()  # of the chat that the ids stand for
+    written: int = 0  # tokens at the end that belong to the completion already
 
     def extended(self, tokens: Sequence[int]) -> "Context":
-        return replace(self, lm=[*self.lm, *tokens], energy=[*self.energy, *tokens])
+        """The same after `tokens` more of the completion."""
+        lm, energy = [*self.lm, *tokens], [*self.energy, *tokens]
+        return replace(self, lm=lm, energy=energy, written=self.written + len(tokens))
 
     def last(self, tokens: int | None) -> "Context":
         """At most so many tokens from the end; None = all."""
-        return self if tokens is None else replace(self, lm=self.lm[-tokens:], energy=self.energy[-tokens:])
+        if tokens is None:
+            return self
+        return replace(self, lm=self.lm[-tokens:], energy=self.energy[-tokens:], written=min(self.written, tokens))
+
+    def split(self) -> tuple["Context", list[int]]:
+        """What was given, and what was written after it."""
+        lm, energy = (ids[: len(ids) - self.written] for ids in (self.lm, self.energy))
+        return replace(self, lm=lm, energy=energy, written=0), self.lm[len(lm) :]
 
 
 @dataclass(frozen=True)
