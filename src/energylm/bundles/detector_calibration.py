@@ -12,7 +12,7 @@ one, two and four blocks. A text calibrates the span that it falls into by itsel
 
 Over texts of all lengths the rate holds in any case (`estimators.false_positive_threshold`).
 
-Relations  `verbs.detect.calibrating` fits all of it; `detector_range` says which texts are like those held out.
+Relations  `verbs.detect.calibrating` fits all of it; `TextRange` says which texts are like those held out.
 """
 
 import functools

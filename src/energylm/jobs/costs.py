@@ -2,7 +2,7 @@
 
 `count_training` is the work of a run of the training engine, whatever it trains.
 
-Relations  the `cost` of each verb counts; `energylm plan` turns quantities into seconds.
+Relations  `verbs.verb.Verb.cost` of each verb counts; `energylm plan` turns quantities into seconds.
 """
 
 import math

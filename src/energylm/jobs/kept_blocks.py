@@ -7,7 +7,7 @@ texts under the same settings are noticed, and has a hash of its own content, so
 block is done again. The engine does not matter: what one began, the other finishes.
 
 Relations  `engine` does the blocks; `energylm rerank` keeps growing lists of scores of its own, and the drafts of
-           `negatives` are shards of their own.
+           `data.negatives_shards` are shards of their own.
 """
 
 from collections import deque

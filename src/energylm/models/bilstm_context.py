@@ -6,12 +6,12 @@
 
 Nothing is ever replaced by a mask: a token is hidden from its own context because neither LSTM has read it. So all
 conditionals of a sequence come out of one pass, and a context is a pair (left state, right state): many sequences share
-their states, which is what makes the exact studies feasible (`context_universe`, `context_partition`). The layer that
+their states, which is what makes the exact studies feasible (`context_energies`). The layer that
 joins both sides lets a token depend on left *and* right together; a linear one could not say "if the ends agree".
 The paper names bidirectional LSTMs as contexts and prints no sizes.
 
 Use it     for languages of few symbols and short sequences, where exact likelihoods are wanted.
-Relations  `context_replacements` gives all one-token variants of a sequence; `two_tower` is its transformer.
+Relations  `context_energies` reads whole languages and all one-token variants; `two_tower` is its transformer.
 """
 
 import math

@@ -17,8 +17,8 @@ third-size generator does); it weighs the more, the smaller the network.
 memory, and what is too small for either as operations. The constants below say how much of each a layer does; how fast
 a kind of work really is, relative to a machine's rates, is measured (`verbs/recipes/plan_factors.json`).
 
-Relations  `config.pretrain` has the shapes; `verbs.cloze.pretraining` turns a budget into steps; the `cost` of each
-           verb turns its options into work, `verbs.recipes.plan_cost` that into time.
+Relations  `config.pretrain` has the shapes; `verbs.cloze.pretraining` turns a budget into steps; `verbs.verb.Verb.cost`
+           turns the options of a verb into work, `verbs.recipes.plan_cost` that into time.
 """
 
 from collections.abc import Mapping

@@ -9,7 +9,7 @@ that constant, and the networks' own normalisers cancel in it. Only φ learns, b
 
 Use it     as the auto-regressive twin of a residual energy with as many parameters: it differs from the joint model
            with a causal energy in nothing but local normalisation and the way it is trained.
-Relations  `product_decoder` samples from it; `training.language_model_task` trains it like any other language model.
+Relations  `decoders.ProductDecoder` samples from it; `training.language_model_task` trains it like any other language model.
 """
 
 import inspect

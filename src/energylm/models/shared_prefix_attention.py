@@ -7,7 +7,7 @@ N × P per head, and only what a row has added itself is stored per row (R, H, S
 attention interface, so it serves any decoder that hands its attention to that interface, with grouped heads, sliding
 windows, soft caps and attention sinks.
 
-Relations  `shared_prefix` drives a network with it; `plain_decoder` is the fallback for networks it cannot serve.
+Relations  `shared_prefix` drives a network with it; `decoders` has the fallback for networks it cannot serve.
 """
 
 import threading

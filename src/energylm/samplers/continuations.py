@@ -8,7 +8,7 @@ right under top-k, top-p and temperature. Contexts are read once and shared by t
 on the seed, its context's index and its copy's index only, so neither micro-batches nor a larger n change a draw. Seed,
 limit and truncation may be one for all contexts or one for each: jobs of several people can travel together.
 
-Relations  `models.decoders` supplies decoders; `bundles.LanguageModel.sample` is the same for text.
+Relations  `models.decoders` supplies decoders; `bundles.language_model` does the same for text.
 """
 
 from collections.abc import Iterator, Sequence

@@ -5,7 +5,7 @@
 Clark et al. 2020 (app. B) use it for SQuAD, as ELECTRA does: starts and ends are predicted jointly, not independently.
 With a beam as wide as the text this is the maximum over all spans.
 
-Relations  `models.span_predictor` gives the log-probabilities; `beam` searches sequences of symbols.
+Relations  `models.headed_encoder` gives the log-probabilities; `beam` searches sequences of symbols.
 """
 
 from collections.abc import Callable

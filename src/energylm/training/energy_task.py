@@ -7,8 +7,7 @@ The M negatives are a uniform choice, new in every epoch: a context goes through
 a time, before it takes another order (deng2020 §4.1 samples uniformly from the pre-generated ones). Everything is a
 pure function of (seed, epoch, context), so a run resumes at once and bit for bit.
 
-Relations  `objectives` are the losses, `data.contrast` and `data.contrast` the text; `calibration`
-           comes after.
+Relations  `objectives.residual_energy` has the losses, `data.contrast` the text; `calibration` comes after.
 """
 
 import inspect
@@ -44,7 +43,7 @@ def takes_margin(objective: Objective) -> bool:
 
 
 class ContrastSource(Protocol):
-    """What the task needs of `data.negatives_contrast.Contrast` or `data.contrast_union.ContrastUnion`."""
+    """What the task needs of `data.contrast.Contrast` or `data.contrast.ContrastUnion`."""
 
     def __len__(self) -> int: ...
 

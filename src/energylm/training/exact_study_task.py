@@ -7,7 +7,7 @@
     projection_and_pseudo   the sum of projection and pseudo_likelihood
 
 Losses are nats of a sequence. Where all sequences of a length can be held, one pass over them serves a batch of any
-size (`models.context_universe`); longer languages branch each sequence (`models.context_replacements`).
+size (`Universe` of `models.context_energies`); longer languages branch each sequence (`Replacements`).
 
 Relations  `objectives` has the formulas, `verbs.chains.exact_study_cells` the languages and the cells.
 """

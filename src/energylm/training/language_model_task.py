@@ -138,7 +138,7 @@ class LanguageModelTask:
 
 
 class MaskedLMTask(LanguageModelTask):
-    """A `training.task.Task` for networks of `models.masked_presets`. `ordinary_V` marks the tokens that are text."""
+    """A `training.task.Task` for networks of `models.cloze_presets`. `ordinary_V` marks the tokens that are text."""
 
     def __init__(
         self,

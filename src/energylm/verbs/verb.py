@@ -1,6 +1,6 @@
 """A verb: a frozen, described model whose fields are its options, with `check()` and `run()`. Declared once.
 
-The command line (`cli.build`), the Python call, the recipe step (`verbs.recipes`) and the cost hook of `energylm plan`
+The command line (`cli.command`), the Python call, the recipe step (`verbs.recipes`) and the cost hook of `energylm plan`
 are derived from the class: names, types, defaults, bounds and help come from its fields and stand nowhere else.
 
     class Perplexity(Verb):

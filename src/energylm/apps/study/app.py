@@ -13,7 +13,7 @@ their hash, stand in no log (the server writes none of requests) and in no refer
 of a form and is kept by nobody; the browser gets a random cookie instead, which this process remembers as a hash and
 forgets after some hours. Scripts send `Authorization: Bearer TOKEN`.
 
-Relations  `store` decides and remembers; `pages` makes the pages.
+Relations  `store` decides and remembers; `apps.pages` makes the pages.
 """
 
 import time
