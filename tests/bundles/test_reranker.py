@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from energylm import Reranker, Scorer
-from energylm.bundles.reranker import Reranked, Scored, gathered_scores, hypothesis_statistics, rerank_scored
+from energylm.bundles.reranker import Reranked, gathered_scores, hypothesis_statistics, rerank_scored
 from energylm.bundles.scorer_text import Reading
 from energylm.config.cloze import WeightGrid
 from energylm.data.nbest import Hypothesis, NBest
@@ -215,7 +215,7 @@ def test_scores_from_elsewhere_must_be_there_and_be_numbers():
     """One score for two hypotheses would be spread over both, NaN would win; −inf is a score: impossible."""
 
     def gathered(scores):
-        return gathered_scores(DEV[1:2], [Scored(scores)], names=["elsewhere"])
+        return gathered_scores(DEV[1:2], [scores], names=["elsewhere"])
 
     for scores, says in (
         ([[-1.0]], "elsewhere gave 1 scores for the 2 hypotheses of 'u2'"),

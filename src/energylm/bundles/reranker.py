@@ -12,7 +12,7 @@ Relations  `scorer` gives the scores, `estimators.weight_tuning` the choice and 
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, get_args
 
@@ -42,20 +42,6 @@ class Reranked(Record):
     tied: bool  # whether another hypothesis had the same total as the best
 
 
-@dataclass
-class Scored:
-    """What one scorer says of lists, in their order: a score for each hypothesis that has text; and how long it took.
-    `energylm rerank` keeps it on disk."""
-
-    scores: list[list[float]] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def add(self, scores: Sequence[Sequence[float]], *, seconds: float) -> None:
-        """The scores of the next lists."""
-        self.scores.extend(map(list, scores))
-        self.seconds += seconds
-
-
 @dataclass(frozen=True)
 class ListBlock:
     """Lists that are scored together: of each the texts that are not empty, and what messages call it."""
@@ -64,29 +50,36 @@ class ListBlock:
     names: list[str]
 
 
-def list_blocks(lists: Sequence[NBest], scored: Scored) -> Iterator[ListBlock]:
-    """The lists that `scored` does not know yet."""
-    for start in range(len(scored.scores), len(lists), LISTS_AT_ONCE):
+@dataclass(frozen=True)
+class ListBlockScores(Record):
+    """What one scorer says of a block: a score for each text of each list; and how long it took."""
+
+    scores: list[list[float]]
+    seconds: float
+
+
+def list_blocks(lists: Sequence[NBest]) -> Iterator[ListBlock]:
+    for start in range(0, len(lists), LISTS_AT_ONCE):
         block = lists[start : start + LISTS_AT_ONCE]
         texts = [[of_list.hypotheses[index].text for index in _filled(of_list)] for of_list in block]
         yield ListBlock(texts, [of_list.utterance for of_list in block])
 
 
-def score_block(scorer: Scorer, block: ListBlock) -> Scored:
-    """What a scorer says of a block, and how long it took."""
+def score_block(scorer: Scorer, block: ListBlock) -> ListBlockScores:
     begun = time.perf_counter()
     scores = scorer.list_scores(block.texts, names=block.names)
-    return Scored([[text.score for text in of_list] for of_list in scores], seconds=time.perf_counter() - begun)
+    return ListBlockScores([[text.score for text in of_list] for of_list in scores], time.perf_counter() - begun)
 
 
 def gathered_scores(
     lists: Sequence[NBest],
-    scored: Sequence[Scored],
+    scored: Sequence[Sequence[Sequence[float]]],
     *,
     names: Sequence[str],
     length_normalisation: LengthNormalisation = "none",
 ) -> ListScores:
-    """What every scorer says of every hypothesis, as arrays; empty ones are left out. `names` are the scorers'."""
+    """What every scorer says of every hypothesis, as arrays; empty ones are left out. `scored` is by scorer, list and
+    hypothesis with text, `names` are the scorers'."""
     shape = (len(lists), max((len(of_list.hypotheses) for of_list in lists), default=1))
     base_UH, length_UH, scores_SUH = np.full(shape, -np.inf), np.ones(shape), np.zeros((len(scored), *shape))
     for row, of_list in enumerate(lists):
@@ -96,8 +89,8 @@ def gathered_scores(
             base_UH[row, index] = hypothesis.score
             length_UH[row, index] = _length(hypothesis.text, length_normalisation)
         for number, (name, known) in enumerate(zip(names, scored, strict=True)):
-            _check_scores(known.scores[row], len(filled), scorer=name, utterance=of_list.utterance)
-            scores_SUH[number, row, filled] = known.scores[row]
+            _check_scores(known[row], len(filled), scorer=name, utterance=of_list.utterance)
+            scores_SUH[number, row, filled] = known[row]
     return ListScores(base_UH, scores_SUH, length_UH)
 
 
@@ -175,13 +168,14 @@ class Reranker:
 
     def score_lists(self, lists: Sequence[NBest]) -> ListScores:
         """What every scorer says of every hypothesis; empty ones are left out."""
-        lists, scored = _checked(lists), [Scored() for _ in self.scorers]
+        lists, scored = _checked(lists), []
         with progress("scoring lists", total=len(lists) * len(self.scorers), unit="list") as bar:
-            for scorer, known in zip(self.scorers, scored, strict=True):
-                for block in list_blocks(lists, known):
-                    scores = score_block(scorer, block)
-                    known.add(scores.scores, seconds=scores.seconds)
+            for scorer in self.scorers:
+                scores: list[list[float]] = []
+                for block in list_blocks(lists):
+                    scores += score_block(scorer, block).scores
                     bar.advance(len(block.names), note=scorer.name)
+                scored.append(scores)
         names = [scorer.name for scorer in self.scorers]
         return gathered_scores(lists, scored, names=names, length_normalisation=self.length_normalisation)
 
@@ -211,26 +205,26 @@ def _weights(given: Any) -> tuple[float, ...]:
 
 
 def _checked(lists: Iterable[NBest]) -> list[NBest]:
-    return [_list(one, f"list {number}") for number, one in enumerate(lists, start=1)]
+    return [_list(of_list, f"list {number}") for number, of_list in enumerate(lists, start=1)]
 
 
 def _list(given: Any, name: str) -> NBest:
     """An n-best list with at least one hypothesis, all of which have text and a score; `name` is for one without."""
-    place, reference, members = name, None, given
+    where, reference, members = name, None, given
     if isinstance(given, NBest):
         name, reference, members = given.utterance, given.reference, given.hypotheses
-        place = f"utterance {name!r}"
+        where = f"utterance {name!r}"
     cure = "give pairs (text, score), e.g. zip(texts, scores)"
     if isinstance(members, str | Mapping) or not isinstance(members, Iterable):
-        raise DataError(f"{place} came as {members!r:.40} ({type(members).__name__}), expected hypotheses; {cure}")
+        raise DataError(f"{where} came as {members!r:.40} ({type(members).__name__}), expected hypotheses; {cure}")
     hypotheses = []
-    for rank, one in enumerate(members, start=1):
-        pair = (one.text, one.score) if isinstance(one, Hypothesis) else one
+    for rank, member in enumerate(members, start=1):
+        pair = (member.text, member.score) if isinstance(member, Hypothesis) else member
         pair = tuple(pair) if isinstance(pair, Iterable) and not isinstance(pair, str) else (pair,)
         if len(pair) != 2:
-            raise DataError(f"{place}, hypothesis {rank} came as {one!r:.40} ({type(one).__name__}); {cure}")
-        hypotheses.append(hypothesis(*pair, location=f"{place}, hypothesis {rank}"))
-    return nbest(name, reference, hypotheses, location=place)
+            raise DataError(f"{where}, hypothesis {rank} came as {member!r:.40} ({type(member).__name__}); {cure}")
+        hypotheses.append(hypothesis(*pair, location=f"{where}, hypothesis {rank}"))
+    return nbest(name, reference, hypotheses, location=where)
 
 
 def _check_scores(scores: Sequence[float], expected: int, *, scorer: str, utterance: str) -> None:
@@ -252,11 +246,11 @@ def _filled(of_list: NBest) -> list[int]:
 
 def check_references(lists: Sequence[NBest], *, metric: str) -> None:
     """Whether every list can be measured."""
-    for one in lists:
-        if one.reference is None or not one.reference.strip():
-            what = "no reference" if one.reference is None else "an empty reference"
+    for of_list in lists:
+        if of_list.reference is None or not of_list.reference.strip():
+            what = "no reference" if of_list.reference is None else "an empty reference"
             raise DataError(
-                f"utterance {one.utterance!r} has {what}, so {metric} cannot be measured nor λ tuned on it; "
+                f"utterance {of_list.utterance!r} has {what}, so {metric} cannot be measured nor λ tuned on it; "
                 "write it in, drop the list, or take all references out and give a fixed λ (--weight)"
             )
 
@@ -264,11 +258,10 @@ def check_references(lists: Sequence[NBest], *, metric: str) -> None:
 def hypothesis_statistics(lists: Sequence[NBest], metric: AdditiveMetric) -> Floats:
     """(U, H, M) statistics of every hypothesis against its list's reference; 0 for what is not there."""
     check_references(lists, metric=metric.name)
-    references = [one.reference or "" for one in lists for _ in one.hypotheses]
-    found = metric.statistics(references, [hypothesis.text for one in lists for hypothesis in one.hypotheses])
-    statistics_UHM = np.zeros((len(lists), max((len(one.hypotheses) for one in lists), default=1), found.shape[1]))
-    start = 0
-    for row, one in enumerate(lists):
-        statistics_UHM[row, : len(one.hypotheses)] = found[start : start + len(one.hypotheses)]
-        start += len(one.hypotheses)
+    pairs = [(of_list.reference or "", hypothesis.text) for of_list in lists for hypothesis in of_list.hypotheses]
+    statistics_NM = metric.statistics([reference for reference, _ in pairs], [text for _, text in pairs])
+    sizes_U = np.array([len(of_list.hypotheses) for of_list in lists], dtype=np.int64)
+    exists_UH = np.arange(max(sizes_U, default=1)) < sizes_U[:, None]
+    statistics_UHM = np.zeros((*exists_UH.shape, statistics_NM.shape[1]))
+    statistics_UHM[exists_UH] = statistics_NM
     return statistics_UHM

@@ -34,7 +34,6 @@ from energylm.bundles.scorer_text import (
     TextScore,
     Window,
     each_alone,
-    padded,
     read_text,
     recased,
     text_score,
@@ -141,6 +140,11 @@ class _TokenScorerBase:
 
     def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
         return each_alone(self.token_scores, lists)
+
+
+def padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """(B, T) ids of `rows`, right-padded with 0."""
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 class CausalScorer(_TokenScorerBase):

@@ -10,9 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from energylm.config.cloze import Casing, Normalise, Per
 from energylm.errors import ConfigError
@@ -179,11 +177,6 @@ def each_alone(
     """Scores of the members of lists, for scorers that gain nothing from what the members share."""
     flat = iter(token_scores([reading for readings in lists for reading in readings]))
     return [[next(flat) for _ in readings] for readings in lists]
-
-
-def padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    """(B, T) ids of `rows`, right-padded with 0."""
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 def text_score(text: str, reading: Reading, scores: Sequence[float], *, read_in: int) -> TextScore:

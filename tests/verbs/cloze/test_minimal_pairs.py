@@ -8,8 +8,7 @@ import pytest
 from energylm import Scorer
 from energylm.errors import DataError
 from energylm.jobs.job import Job
-from energylm.verbs.cloze.evaluate import EvaluateBlimp
-from energylm.verbs.cloze.minimal_pairs import MinimalPairsResult, Paradigm, read_pairs
+from energylm.verbs.cloze.evaluate import EvaluateBlimp, MinimalPairsResult, Paradigm
 
 
 def pairs_file(path, pairs, paradigm):
@@ -61,13 +60,11 @@ def test_wilsons_interval_by_hand():
 
 
 def test_pairs_are_limited_and_missing_ones_named(pairs, data_folder, monkeypatch):
-    assert [len(found) for found in read_pairs(EvaluateBlimp(model="x", sources=(str(pairs),), limit=2)).values()] == [
-        2,
-        2,
-    ]
+    limited = EvaluateBlimp(model="x", sources=(str(pairs),), limit=2).read_pairs()
+    assert [len(of_paradigm) for of_paradigm in limited.values()] == [2, 2]
     with pytest.raises(DataError, match="holds no minimal pairs"):
-        read_pairs(EvaluateBlimp(model="x", sources=(str(pairs / "none"),)))
-    assert len(read_pairs(EvaluateBlimp(model="x", limit=1))) == 30
+        EvaluateBlimp(model="x", sources=(str(pairs / "none"),)).read_pairs()
+    assert len(EvaluateBlimp(model="x", limit=1).read_pairs()) == 30
     monkeypatch.delenv("ENERGYLM_DATA")
     with pytest.raises(DataError, match="ENERGYLM_DATA is not set"):
-        read_pairs(EvaluateBlimp(model="x"))
+        EvaluateBlimp(model="x").read_pairs()

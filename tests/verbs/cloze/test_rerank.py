@@ -11,7 +11,7 @@ from energylm.bundles.scorer_text import Reading
 from energylm.config.cloze import WeightGrid
 from energylm.data.nbest import read_lists
 from energylm.errors import BusyError, ConfigError, DataError
-from energylm.files import folder_lock, sha256_of_json
+from energylm.files import folder_lock
 from energylm.jobs.job import Job
 from energylm.verbs.cloze import reranking
 from energylm.verbs.cloze.rerank import NamedScorer, Rerank
@@ -57,7 +57,7 @@ OTHER_DEV = {name: DEV["d3"] for name in ("o1", "o2")}  # whose best λ is the s
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Files of lists, and a scorer in the place of a model."""
-    monkeypatch.setattr(reranking.Scorer, "from_pretrained", lambda *_, **__: Scorer(WordTable()))
+    monkeypatch.setattr(Scorer, "from_pretrained", lambda *_, **__: Scorer(WordTable()))
     monkeypatch.setattr(reranking, "absolute_place", str)
     monkeypatch.setattr(reranking, "model_identity", lambda model: model)
     for name, lists in (("dev", DEV), ("test", TEST), ("other", OTHER_DEV)):
@@ -130,7 +130,7 @@ def read_lists_of(monkeypatch):
     return seen, seen_before_the_kill
 
 
-def test_a_killed_run_goes_on_where_it_stopped(files, tmp_path, read_lists_of, capsys):
+def test_a_killed_run_goes_on_where_it_stopped(files, tmp_path, read_lists_of):
     seen, killed_after = read_lists_of
     chosen = config({"lists": str(files / "test.json"), "dev": str(files / "dev.json")})
     whole = chosen.run()  # without an output nothing is kept
@@ -143,10 +143,7 @@ def test_a_killed_run_goes_on_where_it_stopped(files, tmp_path, read_lists_of, c
     killed_after.clear()
     second = chosen.run(Job(output=tmp_path / "out"))
     assert seen == every_list and second.chosen == whole.chosen  # no list twice
-    assert "3 of 3 lists were scored before" in (said := capsys.readouterr().err) and "1 of 3 lists" in said
-    assert (
-        second.seconds > 0 and sorted(path.suffix for path in (tmp_path / "out" / "scores").iterdir()) == [".json"] * 2
-    )
+    assert second.seconds > 0 and len(list((tmp_path / "out" / "blocks").iterdir())) == 2
     # Other λ find the scores; another casing, another model, other lists do not.
     seen.clear()
     third = config({"lists": str(files / "test.json")}, weight=[0.25]).run(Job(output=tmp_path / "out"))
@@ -159,17 +156,14 @@ def test_a_killed_run_goes_on_where_it_stopped(files, tmp_path, read_lists_of, c
     assert len(seen) == 2
 
 
-def test_scores_are_kept_whatever_the_device_but_not_whatever_the_dtype(files, monkeypatch):
-    """The key is a hash of what it was before there were devices and dtypes, so that older scores are found again."""
+def test_scores_are_kept_whatever_the_device_but_not_whatever_the_dtype(files):
     lists = read_lists(files / "test.json")
-    texts = [[hypothesis.text for hypothesis in one.hypotheses] for one in lists]
-    settings = {"method": "auto", "masking": "token", "casing": "keep", "eos": False, "long_texts": "windows"}
-    before = sha256_of_json([reranking.FORMAT_VERSION, "table", settings, texts])[:20]
     plain, moved, wide = (
-        reranking.kept_key(NamedScorer(model="table", **changed), lists)
+        reranking.kept_identity(NamedScorer(model="table", **changed), lists)
         for changed in ({}, {"device": "cuda:1"}, {"dtype": "float64"})
     )
-    assert plain == moved == before != wide
+    assert plain == moved != wide
+    assert plain != reranking.kept_identity(NamedScorer(model="table"), lists[1:])
     assert NamedScorer(model="table", device="cpu").model_dump()["device"] == "cpu"
 
 
@@ -182,13 +176,13 @@ def test_a_model_is_known_by_its_manifest_or_its_weights(model_folder, masked_fo
 def test_damaged_scores_are_noticed_and_made_again(files, tmp_path, capsys):
     chosen = config({"lists": str(files / "test.json")}, weight=[0.25])
     whole = chosen.run(Job(output=tmp_path / "out"))
-    (path,) = (tmp_path / "out" / "scores").iterdir()
+    (path,) = (tmp_path / "out" / "blocks").glob("*/block-*.json")
     kept = json.loads(path.read_text())
-    kept["scores"][0][0] += 8  # a flipped bit in a digit is a number, too
+    kept["found"]["scores"][0][0] += 8  # a flipped bit in a digit is a number, too
     for damaged in (json.dumps(kept), path.read_text()[:20]):
         path.write_text(damaged)
         assert chosen.run(Job(output=tmp_path / "out")).chosen == whole.chosen
-        assert "is damaged: its 3 lists are scored again" in capsys.readouterr().err
+        assert "is damaged: its block is done again" in capsys.readouterr().err
     with folder_lock(tmp_path / "out"), pytest.raises(BusyError, match="in use by process"):
         chosen.run(Job(output=tmp_path / "out"))
 

@@ -7,8 +7,7 @@ import pytest
 from energylm import Scorer
 from energylm.errors import DataError
 from energylm.jobs.job import Job
-from energylm.verbs.cloze.score import Score
-from energylm.verbs.cloze.scoring import TEXTS_AT_ONCE, ScoreResult
+from energylm.verbs.cloze.score import TEXTS_AT_ONCE, Score, ScoreResult
 
 LINES = [f"The clerk counts {number} boats." for number in range(7)]
 
@@ -44,7 +43,7 @@ def test_a_killed_run_goes_on_from_what_it_kept(model_folder, tmp_path, monkeypa
     lines = [f"boat {number}" for number in range(5)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
     verb = Score(model=str(model_folder), source=str(tmp_path / "a.txt"), per="token")
-    monkeypatch.setattr("energylm.verbs.cloze.scoring.TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr("energylm.verbs.cloze.score.TEXTS_AT_ONCE", 2)
     whole, seen, usual = verb.run(), [], Scorer.token_scores
 
     def watched(self, texts, **options):

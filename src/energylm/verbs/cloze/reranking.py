@@ -1,17 +1,14 @@
 """The work of `energylm rerank`: files of n-best lists scored, λ tuned on dev, measured against the 1-best.
 
 Every file is scored once, however often it is named. With an output folder a report is written, the chosen hypotheses
-of each set as `best-1.tsv`, `best-2.tsv` …, and the scores are kept, so that a killed run goes on where it stopped:
-
-OUTPUT/scores/KEY.json     one for each scorer and file of lists
-
-KEY is a hash of the model, of how it scores and of the texts, not of paths: other λ, other sets and other references
-find the scores again; another model, casing or choice of lists does not.
+of each set as `best-1.tsv`, `best-2.tsv` …, and the scores of finished blocks are kept (`jobs.kept_blocks`), so that a
+killed run goes on where it stopped. They are known by the model, how it scores and the texts, not by paths: other λ,
+other sets and other references find the scores again; another model, casing or choice of lists does not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +17,8 @@ from energylm.bundles.known_models import absolute_place
 from energylm.bundles.model_folder import model_identity
 from energylm.bundles.reranker import (
     ListBlock,
+    ListBlockScores,
     Reranked,
-    Scored,
     check_references,
     gathered_scores,
     hypothesis_statistics,
@@ -30,54 +27,18 @@ from energylm.bundles.reranker import (
     score_block,
     tune_scored,
 )
-from energylm.bundles.scorer import Scorer, check_method, kind_of, usable_device
 from energylm.data.nbest import NBest, name_of, read_lists, sample_lists
-from energylm.errors import DataError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
 from energylm.estimators.weight_tuning import ListScores
-from energylm.files import folder_lock, read_json, sha256_of_json, write_json, write_text
+from energylm.files import folder_lock, sha256_of_json, write_text
 from energylm.jobs.engine import Engine, open_engine
 from energylm.jobs.job import Job
+from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress, say
 from energylm.report.report import write_report
 from energylm.verbs.cloze.rerank import NamedScorer, Rerank, RerankSet
 from energylm.verbs.cloze.rerank_report import RerankResult, SetOutcome, best_lines, rerank_sections, set_outcome
-
-KEPT, FORMAT_VERSION = "scores", 1
-
-
-@dataclass
-class KeptScores(Scored):
-    """What is added is on disk before anything else happens."""
-
-    path: Path = Path()
-
-    @classmethod
-    def open(cls, output: Path, scorer: NamedScorer, lists: Sequence[NBest]) -> "KeptScores":
-        """The scores that an earlier run left in `output`, or none yet."""
-        path = output / KEPT / f"{kept_key(scorer, lists)}.json"
-        if not path.is_file():
-            return cls(path=path)
-        try:
-            record = read_json(path)
-            whole = record.get("sha256") in (None, sha256_of_json(record["scores"]))  # none: by an older energylm
-        except DataError:
-            whole = False
-        if not whole or len(record["scores"]) > len(lists):
-            say(f"energylm: {path} is damaged: its {len(lists):,} lists are scored again")
-            return cls(path=path)
-        say(f"energylm: {len(record['scores']):,} of {len(lists):,} lists were scored before ({path})")
-        return cls(scores=record["scores"], seconds=record["seconds"], path=path)
-
-    def add(self, scores: Sequence[Sequence[float]], *, seconds: float) -> None:
-        super().add(scores, seconds=seconds)
-        write_json(self.path, {"scores": self.scores, "seconds": self.seconds, "sha256": sha256_of_json(self.scores)})
-
-
-def kept_key(scorer: NamedScorer, lists: Sequence[NBest]) -> str:
-    texts = [[hypothesis.text for hypothesis in of_list.hypotheses] for of_list in lists]
-    settings = scorer.model_dump(mode="json", exclude={"model", "device"})
-    return sha256_of_json([FORMAT_VERSION, model_identity(scorer.model), settings, texts])[:20]
+from energylm.verbs.cloze.score import ScoreWorker, check_scorer
 
 
 @dataclass(frozen=True)
@@ -103,18 +64,12 @@ def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
         file: hypothesis_statistics(lists, metric) if _is_measured(file, lists, verb) else None
         for file, lists in files.items()
     }
-    scored = {
-        file: [Scored() if output is None else KeptScores.open(output, each, lists) for each in verb.all_scorers]
-        for file, lists in files.items()
-    }
-    facts = [
-        _score(scorer, {file: (lists, scored[file][number]) for file, lists in files.items()}, engine)
-        for number, scorer in enumerate(verb.all_scorers)
-    ]
-    names = [fact["name"] for fact in facts]
+    scorers = [_score(scorer, files, output, engine) for scorer in verb.all_scorers]
+    names = [scorer.name for scorer in scorers]
     known = {}
     for file, lists in files.items():
-        scores = gathered_scores(lists, scored[file], names=names, length_normalisation=verb.length_normalisation)
+        scored = [scorer.scores[file] for scorer in scorers]
+        scores = gathered_scores(lists, scored, names=names, length_normalisation=verb.length_normalisation)
         known[file] = ScoredFile(lists, scores, statistics[file])
     sets: dict[str, SetOutcome] = {}
     chosen = []
@@ -127,9 +82,9 @@ def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
         sets=sets,
         chosen=tuple(chosen),
         scorers=tuple(names),
-        convention="; ".join([metric.convention, _formula(verb), *(fact["convention"] for fact in facts)]),
+        convention="; ".join([metric.convention, _formula(verb), *(scorer.convention for scorer in scorers)]),
         hypotheses=sum(len(of_list.hypotheses) for lists in files.values() for of_list in lists),
-        seconds=sum(each.seconds for of_file in scored.values() for each in of_file),
+        seconds=sum(scorer.seconds for scorer in scorers),
     )
     return result if output is None else _write(result, output, shown=verb.shown_changes)
 
@@ -141,8 +96,7 @@ def check_inputs(verb: Rerank) -> str:
         if _is_measured(file, lists, verb):
             check_references(lists, metric=verb.metric.upper())
     for scorer in verb.all_scorers:
-        check_method(kind_of(scorer.model), scorer, name=scorer.model)
-        usable_device(scorer.device)
+        check_scorer(scorer.model, scorer)
     sizes = [f"{len(lists):,} lists of {name_of(file.lists)}" for file, lists in files.items()]
     how = f"λ = {', '.join(map(str, verb.weight))}" if verb.weight else f"λ of {len(verb.grid.weights)} values"
     models = ", ".join(scorer.model for scorer in verb.all_scorers)
@@ -160,34 +114,48 @@ def read_files(verb: Rerank) -> dict[RerankSet, list[NBest]]:
     return files
 
 
-class ListScorer:
-    """What a scorer says of blocks of lists, as `Scored`."""
+class ListScorer(ScoreWorker):
+    """What a scorer says of blocks of lists."""
 
-    def __init__(self, model: str, config: NamedScorer) -> None:
-        self._scorer = Scorer.from_pretrained(model, config=config)
-
-    def facts(self) -> Mapping[str, Any]:
-        return {"name": self._scorer.name, "convention": self._scorer.convention}
-
-    def __call__(self, block: ListBlock, *, progress: Progress) -> Scored:
-        scored = score_block(self._scorer, block)
+    def __call__(self, block: ListBlock, *, progress: Progress) -> ListBlockScores:  # type: ignore[override]
+        scored = score_block(self.scorer, block)
         progress.advance(len(block.names))
         return scored
 
 
+FORM = BlockForm(asdict, ListBlockScores.to_json, ListBlockScores.from_json, size=lambda block: len(block.names))
+
+
+@dataclass
+class ScorerOutcome:
+    """What one scorer says of the lists of each file, by hypothesis with text."""
+
+    name: str
+    convention: str
+    scores: dict[RerankSet, list[list[float]]]
+    seconds: float = 0.0
+
+
 def _score(
-    scorer: NamedScorer, files: Mapping[RerankSet, tuple[list[NBest], Scored]], engine: Engine
-) -> Mapping[str, Any]:
-    """Fill in what one scorer has not said yet of each file's lists; its name and convention."""
+    scorer: NamedScorer, files: Mapping[RerankSet, list[NBest]], output: Path | None, engine: Engine
+) -> ScorerOutcome:
     model = absolute_place(scorer.model)
     with engine.pool(partial(ListScorer, model, scorer), models=[model]) as pool:
-        facts: Mapping[str, Any] = pool.facts()
-        for file, (lists, scored) in files.items():
-            what = f"scoring {Path(name_of(file.lists)).name} with {facts['name']}"
-            with progress(what, total=len(lists) - len(scored.scores), unit="list") as bar:
-                for block in pool.run(list_blocks(lists, scored), progress=bar):
-                    scored.add(block.scores, seconds=block.seconds)
-    return facts
+        outcome = ScorerOutcome(**pool.facts(), scores={file: [] for file in files})
+        for file, lists in files.items():
+            kept = KeptBlocks(output, output and kept_identity(scorer, lists), FORM)
+            what = f"scoring {Path(name_of(file.lists)).name} with {outcome.name}"
+            with progress(what, total=len(lists), unit="list") as bar:
+                for block in kept.run(pool, list_blocks(lists), progress=bar):
+                    outcome.scores[file] += block.scores
+                    outcome.seconds += block.seconds
+    return outcome
+
+
+def kept_identity(scorer: NamedScorer, lists: list[NBest]) -> dict[str, Any]:
+    texts = [[hypothesis.text for hypothesis in of_list.hypotheses] for of_list in lists]
+    settings = scorer.model_dump(mode="json", exclude={"model", "device"})
+    return {"task": "rerank", "how": settings, "model": model_identity(scorer.model), "texts": sha256_of_json(texts)}
 
 
 def _is_measured(file: RerankSet, lists: list[NBest], verb: Rerank) -> bool:
