@@ -90,3 +90,14 @@ LOSSES = Registry(
         "ranking": "energylm.objectives.residual_energy:ranking",
     },
 )
+
+# (target, proposal, temperature, constraint) → a `samplers.chains.Sampler`, whose steps `energylm mcmc` runs
+SAMPLERS = Registry(
+    "sampler",
+    group="energylm.samplers",
+    parts={
+        "mh": "energylm.samplers.metropolis_hastings:MetropolisHastings",
+        "gibbs": "energylm.samplers.degenerate_gibbs:gibbs_of_target",
+        "mask-predict": "energylm.samplers.mask_predict:MaskPredict",  # a search, which is run by itself
+    },
+)

@@ -4,11 +4,12 @@ Defaults of chains are those of goyal2021, §6.5: 7 epochs of burn-in and 26 mor
 order.
 """
 
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from energylm.config.base import Config
+from energylm.registry import SAMPLERS, Named
 
 CONFIDENCE = 0.95  # of statements about finite samples, unless another is asked for
 
@@ -78,8 +79,7 @@ MaskedEnergyKind = Literal["raw", "local"]
 RANDOM = "random"
 PositionOrder = Literal["sequential", "random"]
 
-DEGENERATE_GIBBS, MASK_PREDICT = "gibbs", "mask-predict"
-SamplerName = Literal["mh", "gibbs", "mask-predict"]
+MASK_PREDICT = "mask-predict"
 
 MASK = "mask"  # as an initial text: nothing but masks
 UNMASKED = "unmasked"  # as fixed positions: all that are not masked in the initial text
@@ -143,7 +143,7 @@ class AnnealingConfig(Config):
 class ChainsConfig(Config):
     """Everything about a run of chains but the model and the texts."""
 
-    sampler: SamplerName = Field(
+    sampler: Annotated[str, Named(SAMPLERS)] = Field(
         "mh",
         description="mh: Metropolis-Hastings, exact; gibbs: degenerate Gibbs, which takes every proposal and has no "
         "known target; mask-predict: no sampler but a search for one likely text.",

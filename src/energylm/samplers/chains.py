@@ -72,6 +72,11 @@ class Target(Protocol):
 
 
 class Sampler(Protocol):
+    @property
+    def keeps_target(self) -> bool:
+        """Whether every step leaves exp(−E/τ) as it is; where it does not, no verdict on mixing is given."""
+        ...
+
     def init(self, tokens_RT: Tensor, lengths_R: Tensor, *, source_R: Tensor | None = None) -> ChainState: ...
 
     def step(self, state: ChainState, hidden_RT: Tensor, choices: Choices) -> tuple[ChainState, StepInfo]:

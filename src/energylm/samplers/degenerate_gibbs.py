@@ -11,18 +11,21 @@ Relations  at temperature 0 with blocks of the least confident tokens it is `mas
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from energylm.contracts import Choices, MaskedModel
-from energylm.samplers.chains import ChainState, Constraint, StepInfo
+from energylm.samplers.chains import ChainState, Constraint, StepInfo, Target
 from energylm.samplers.masked_proposal import MaskedProposal
 
 
 @dataclass(frozen=True)
 class DegenerateGibbs:
     """The state's energies are NaN: `chains.with_energies` fills them in when they are wanted."""
+
+    keeps_target: ClassVar[bool] = False
 
     model: MaskedModel
     proposal: MaskedProposal
@@ -48,3 +51,10 @@ class DegenerateGibbs:
             energy_R=state.energy_R.masked_fill(novel_R, float("nan")),
         )
         return moved, StepInfo(proposed_R=proposes_R, accepted_R=accepted_R, novel_R=novel_R)
+
+
+def gibbs_of_target(
+    target: Target, proposal: MaskedProposal, temperature: float = 1.0, constraint: Constraint | None = None
+) -> DegenerateGibbs:
+    """The sampler by its registered name: of the target only the model matters, and no temperature."""
+    return DegenerateGibbs(target.model, proposal, constraint)

@@ -9,8 +9,8 @@ tokens: then every step keeps the target, and so does the epoch. A sweep in a fi
 In the first `forced_epochs` every proposal is taken (acceptance 1): that is degenerate Gibbs, and only moves the start.
 Every later epoch of Metropolis-Hastings keeps its own target; with τ_e falling these are different targets.
 
-Relations  `metropolis_hastings`, `degenerate_gibbs` make the steps; `estimators.mixing` judges the chains;
-           `config.mcmc.AnnealingConfig` shrinks blocks over epochs.
+Relations  the samplers of `registry.SAMPLERS` make the steps; `estimators.mixing` judges the chains;
+           `config.sampling.AnnealingConfig` shrinks blocks over epochs.
 """
 
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energylm.config.sampling import DEGENERATE_GIBBS, RANDOM, ChainsConfig, PositionOrder
+from energylm.config.sampling import RANDOM, ChainsConfig, PositionOrder
 from energylm.contracts import Choices
 from energylm.errors import ConfigError
+from energylm.registry import SAMPLERS
 from energylm.samplers.chains import ChainState, Constraint, Sampler, Target, with_energies
-from energylm.samplers.degenerate_gibbs import DegenerateGibbs
+from energylm.samplers.degenerate_gibbs import gibbs_of_target
 from energylm.samplers.masked_proposal import MaskedProposal
-from energylm.samplers.metropolis_hastings import MetropolisHastings
 
 
 def sweep(free_RT: Tensor, choices: Choices, *, order: PositionOrder, block_R: Tensor) -> list[Tensor]:
@@ -103,14 +103,13 @@ def run_epochs(
     if block_R is None:
         block_R = torch.full_like(state.lengths_R, config.block)
     annealing = config.annealing
-    gibbs = DegenerateGibbs(target.model, proposal, constraint)
+    make_sampler = SAMPLERS.get(config.sampler)
     for epoch in range(first_epoch, config.epochs):
         temperature = annealing.temperature(epoch)
         forced = epoch < config.forced_epochs
-        sampler: Sampler = gibbs
-        if config.sampler != DEGENERATE_GIBBS and not forced:
-            sampler = MetropolisHastings(target, proposal, temperature, constraint)
-            state = with_energies(state, target)
+        make = gibbs_of_target if forced else make_sampler
+        sampler: Sampler = make(target, proposal, temperature, constraint)
+        state = with_energies(state, target)
         sizes = [annealing.block_size(start, epoch=epoch, epochs=config.epochs) for start in block_R.tolist()]
         state, info = run_epoch(sampler, state, free_RT, choices, order=config.order, block_R=block_R.new_tensor(sizes))
         state = with_energies(state, target)

@@ -16,6 +16,7 @@ Relations  `degenerate_gibbs` forgets the acceptance; `masked_proposal` proposes
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ from energylm.samplers.masked_proposal import MaskedProposal
 @dataclass(frozen=True)
 class MetropolisHastings:
     """`temperature` is τ, the target's; the proposal has its own."""
+
+    keeps_target: ClassVar[bool] = True
 
     target: Target
     proposal: MaskedProposal

@@ -12,7 +12,7 @@ from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.errors import CheckpointError, ConfigError
 from energylm.jobs.job import Job
 from energylm.verbs import MCMC
-from energylm.verbs.chains import mcmc_group, mcmc_run
+from energylm.verbs.chains import mcmc_run
 from energylm.verbs.chains.mcmc_report import MCMCRun, TextSample
 
 SHORT = {"epochs": 5, "burn_in": 2, "chains": 3}
@@ -91,7 +91,7 @@ def test_a_killed_run_continues_and_a_finished_one_is_left_alone(
     class Killed(Exception):
         pass
 
-    real, epochs = mcmc_group.run_epochs, []
+    real, epochs = mcmc_run.run_epochs, []
 
     def dies_in_the_fourth(*arguments: object, **options: object):
         for epoch in real(*arguments, **options):
@@ -100,12 +100,12 @@ def test_a_killed_run_continues_and_a_finished_one_is_left_alone(
                 raise Killed
             yield epoch
 
-    monkeypatch.setattr(mcmc_group, "run_epochs", dies_in_the_fourth)
+    monkeypatch.setattr(mcmc_run, "run_epochs", dies_in_the_fourth)
     with pytest.raises(Killed):
         chosen.run(Job(output=tmp_path / "killed"))
     assert not (tmp_path / "killed" / "report.html").exists()
     monkeypatch.setattr(
-        mcmc_group, "run_epochs", lambda *a, **o: (epochs.append(("again", o["first_epoch"])), real(*a, **o))[1]
+        mcmc_run, "run_epochs", lambda *a, **o: (epochs.append(("again", o["first_epoch"])), real(*a, **o))[1]
     )
     resumed = chosen.run(Job(output=tmp_path / "killed"))
     assert [sample.to_json() for sample in resumed.samples] == [sample.to_json() for sample in whole.samples]

@@ -7,7 +7,7 @@ import torch
 
 from energylm.estimators.mixing import Trace, diagnose
 from energylm.report.report import write_report
-from energylm.verbs.chains.mcmc_report import chains_sections, numbers_table
+from energylm.verbs.chains.mcmc_report import MCMCRun, TextSample, chain_curves, chains_sections, numbers_table
 
 
 def test_report_holds_verdict_numbers_traces_and_texts(tmp_path: Path) -> None:
@@ -16,14 +16,9 @@ def test_report_holds_verdict_numbers_traces_and_texts(tmp_path: Path) -> None:
     trace = Trace(energy_BCN, counts, counts // 2, counts // 4, torch.ones(8), burn_in=2, exact=True, dispersed=True)
     diagnosis = diagnose(trace)
     ended = [(0, 0, 1.5, "a text"), (0, 1, 0.5, "a better text"), (1, 2, 3.0, "another")]
-    sections = chains_sections(
-        trace,
-        diagnosis,
-        energy="local",
-        sampler="mh",
-        started=[("text 1", "first"), ("text 2", "second")],
-        ended=ended,
-    )
+    samples = [TextSample(text, chain, 7, energy, words, []) for text, chain, energy, words in ended]
+    result = MCMCRun(samples, diagnosis, chain_curves(trace), texts=2, chains=3, burn_in=2)
+    sections = chains_sections(result, trace, energy="local", sampler="mh")
     page = write_report(tmp_path, title="Chains", sections=sections)
     assert diagnosis.verdict[1:] in page.read_text(encoding="utf-8")
     results = json.loads((tmp_path / "results.json").read_text())["sections"]

@@ -10,7 +10,7 @@ from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.jobs.job import Job
 from energylm.verbs import MCMC
-from energylm.verbs.chains import mcmc_group, mcmc_run
+from energylm.verbs.chains import mcmc_run
 
 SOURCES = ["eht krelc stnuoc eht .staob", "a rolias", "reh retsis stniap a .pam"]
 REFERENCES = ["the clerk counts the boats.", "a sailor", "her sister paints a map."]
@@ -71,7 +71,7 @@ def test_a_killed_run_continues_with_its_sources(
 ) -> None:
     chosen = chains(translator_folder, reference=REFERENCES, start="greedy", block_share=0.4)
     whole = chosen.run(Job(output=tmp_path / "whole"))
-    real = mcmc_group.run_epochs
+    real = mcmc_run.run_epochs
 
     def dies(*arguments: object, **options: object):
         for epoch in real(*arguments, **options):
@@ -79,7 +79,7 @@ def test_a_killed_run_continues_with_its_sources(
                 raise KeyboardInterrupt
             yield epoch
 
-    monkeypatch.setattr(mcmc_group, "run_epochs", dies)
+    monkeypatch.setattr(mcmc_run, "run_epochs", dies)
     with pytest.raises(KeyboardInterrupt):
         chosen.run(Job(output=tmp_path / "killed"))
     monkeypatch.undo()

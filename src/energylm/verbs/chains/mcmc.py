@@ -5,7 +5,7 @@ OUTPUT/chains-*.safetensors every state of a group of chains, written after each
 OUTPUT/samples.jsonl        the texts that were kept
 OUTPUT/report.html …        the diagnosis; its presence means finished
 
-Relations  `mcmc_start` reads texts, `mcmc_group` runs chains, `mcmc_run` gathers them, `mcmc_report` shows them.
+Relations  `mcmc_start` reads texts, `mcmc_run` runs chains, `mcmc_report` shows them.
 """
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self

@@ -7,7 +7,7 @@ it, levels cannot.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -139,52 +139,44 @@ def mean_bleu(
     ]
 
 
-def chains_sections(
-    trace: Trace,
-    diagnosis: Diagnosis,
-    *,
-    energy: str,
-    sampler: str,
-    bleu_N: Sequence[float] = (),
-    started: Sequence[tuple[str, str]] = (),
-    ended: Sequence[tuple[int, int, float, str]] = (),
-) -> list[Section]:
-    """`started` are labelled first texts, `ended` kept ones as (text, chain, energy, text), `bleu_N` is that of each
-    epoch where there are references."""
-    kept = trace.energy_BCN.shape[2] - trace.burn_in
+def chains_sections(result: MCMCRun, trace: Trace, *, energy: str, sampler: str) -> list[Section]:
+    """The verdict, its numbers, and everything by epoch; of each text the sample of lowest energy."""
+    diagnosis, curves, kept = result.diagnosis, result.by_epoch, len(result.by_epoch.epoch) - result.burn_in
+    assert diagnosis is not None
+    traces = {f"chain {chain}": e_N.tolist() for chain, e_N in enumerate(trace.energy_BCN[0, :CHAINS_SHOWN])}
+    rates = {"accepted": curves.acceptance or [], "novel": curves.novel or []}
+    rates_alt = f"Accepted {diagnosis.acceptance:.0%} after burn-in."
+    mean = curves.energy
     sections: list[Section] = [
         Text("Verdict", diagnosis.verdict[0].upper() + diagnosis.verdict[1:] + "."),
         Numbers("Numbers", numbers_table(diagnosis, energy=energy, sampler=sampler, kept=kept)),
-        Plot("Energies of the first text", traces_plot(trace), alt=_traces_in_words(trace)),
-        Plot(
+        _by_epoch("Energies of the first text", "energy", traces, alt=_traces_in_words(trace)),
+        _by_epoch(
             "Energy by epoch",
-            LinePlot(
-                [Series("mean over texts and chains", _epochs(trace), _means(trace.energy_BCN))],
-                x_label="epoch",
-                y_label="energy",
-            ),
-            alt=f"Mean energy, from {_means(trace.energy_BCN)[0]:.4g} to {_means(trace.energy_BCN)[-1]:.4g}.",
+            "energy",
+            {"mean over texts and chains": mean},
+            alt=f"Mean energy, from {mean[0]:.4g} to {mean[-1]:.4g}.",
         ),
-        Plot("Proposals by epoch", rates_plot(trace), alt=f"Accepted {diagnosis.acceptance:.0%} after burn-in."),
+        _by_epoch("Proposals by epoch", "part of the proposals", rates, alt=rates_alt),
     ]
-    if bleu_N:
-        plot = LinePlot([Series("mean over chains", _epochs(trace), bleu_N)], x_label="epoch", y_label="BLEU")
-        sections.append(Plot("BLEU by epoch", plot, alt=f"BLEU, from {bleu_N[0]:.1f} to {bleu_N[-1]:.1f}."))
+    if curves.bleu:
+        alt = f"BLEU, from {curves.bleu[0]:.1f} to {curves.bleu[-1]:.1f}."
+        sections.append(_by_epoch("BLEU by epoch", "BLEU", {"mean over chains": curves.bleu}, alt=alt))
     if any(map(math.isfinite, diagnosis.autocorrelation)):
-        lags = list(range(len(diagnosis.autocorrelation)))
-        plot = LinePlot(
-            [Series("energy", lags, list(diagnosis.autocorrelation))], x_label="epochs apart", y_label="autocorrelation"
-        )
-        sections.append(Plot("Autocorrelation", plot, alt="Autocorrelation of the energy by lag, after burn-in."))
-    if ended:
-        shown = _lowest(ended)
-        first = dict(enumerate(started))
-        samples = [
-            Sample(f"{first[text][0]}, chain {chain}, energy {value:.2f}", "", words)
-            for text, chain, value, words in shown
-        ]
-        sections.append(Samples("Texts of lowest energy", samples))
-    return sections
+        alt, lines = "Autocorrelation of the energy by lag, after burn-in.", {"energy": diagnosis.autocorrelation}
+        sections.append(_by_epoch("Autocorrelation", "autocorrelation", lines, x_label="epochs apart", alt=alt))
+    samples = [
+        Sample(f"text {sample.text + 1}, chain {sample.chain}, energy {sample.energy:.2f}", "", sample.sample)
+        for sample in _lowest(result.samples)
+    ]
+    return [*sections, *([Samples("Texts of lowest energy", samples)] if samples else [])]
+
+
+def _by_epoch(
+    title: str, y_label: str, lines: Mapping[str, Sequence[float]], *, alt: str, x_label: str = "epoch"
+) -> Plot:
+    series = [Series(name, list(range(len(values))), list(values)) for name, values in lines.items()]
+    return Plot(title, LinePlot(series, x_label=x_label, y_label=y_label), alt=alt)
 
 
 def numbers_table(diagnosis: Diagnosis, *, energy: str, sampler: str, kept: int) -> Table:
@@ -202,35 +194,6 @@ def numbers_table(diagnosis: Diagnosis, *, energy: str, sampler: str, kept: int)
     return Table(["what", "value"], [[what, _known(value)] for what, value in rows], convention=convention)
 
 
-def traces_plot(trace: Trace) -> LinePlot:
-    series = [
-        Series(f"chain {chain}", _epochs(trace), energy_N.tolist())
-        for chain, energy_N in enumerate(trace.energy_BCN[0, :CHAINS_SHOWN])
-    ]
-    return LinePlot(series, x_label="epoch", y_label="energy")
-
-
-def rates_plot(trace: Trace) -> LinePlot:
-    proposed_N = trace.proposed_BCN.sum((0, 1)).double()
-    return LinePlot(
-        [
-            Series(name, _epochs(trace), (counts_BCN.sum((0, 1)) / proposed_N).tolist())
-            for name, counts_BCN in (("accepted", trace.accepted_BCN), ("novel", trace.novel_BCN))
-        ],
-        x_label="epoch",
-        y_label="part of the proposals",
-    )
-
-
-def _epochs(trace: Trace) -> list[int]:
-    return list(range(trace.energy_BCN.shape[2]))
-
-
-def _means(energy_BCN: Tensor) -> list[float]:
-    means: list[float] = energy_BCN.mean((0, 1)).tolist()
-    return means
-
-
 def _traces_in_words(trace: Trace) -> str:
     first_C, last_C = trace.energy_BCN[0, :, 0], trace.energy_BCN[0, :, -1]
     return (
@@ -239,11 +202,11 @@ def _traces_in_words(trace: Trace) -> str:
     )
 
 
-def _lowest(ended: Sequence[tuple[int, int, float, str]]) -> list[tuple[int, int, float, str]]:
-    best: dict[int, tuple[int, int, float, str]] = {}
-    for sample in ended:
-        if sample[0] not in best or sample[2] < best[sample[0]][2]:
-            best[sample[0]] = sample
+def _lowest(samples: Sequence[TextSample]) -> list[TextSample]:
+    """Of the first texts, the sample of lowest energy each."""
+    best: dict[int, TextSample] = {}
+    for sample in samples:
+        best[sample.text] = min(best.get(sample.text, sample), sample, key=lambda kept: kept.energy)
     return [best[text] for text in sorted(best)[:TEXTS_SHOWN]]
 
 
