@@ -27,8 +27,7 @@ from energylm.errors import CheckpointError, ConfigError, DataError, ModelError,
 from energylm.jobs.job import Job
 from energylm.training.energy_task import contrast_energies
 from energylm.training.journal import read_journal
-from energylm.verbs.joint.energy_data import open_data
-from energylm.verbs.joint.energy_start import encoding_for, start_energy
+from energylm.verbs.joint.energy_inputs import encoding_for, open_data, start_energy
 from energylm.verbs.joint.negatives import MakeNegatives
 from energylm.verbs.joint.train_energy import TrainEnergy
 

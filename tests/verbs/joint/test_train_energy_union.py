@@ -15,8 +15,7 @@ from energylm.jobs.job import Job
 from energylm.models.causal import CausalLanguageModel
 from energylm.training.energy_task import EnergyTask
 from energylm.verbs import BuildCorpus
-from energylm.verbs.joint.energy_data import open_data
-from energylm.verbs.joint.energy_start import encoding_for
+from energylm.verbs.joint.energy_inputs import encoding_for, open_data
 from energylm.verbs.joint.negatives import MakeNegatives
 from energylm.verbs.joint.train_energy import TrainEnergy
 

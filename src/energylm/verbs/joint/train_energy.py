@@ -122,12 +122,7 @@ class TrainEnergy(Verb):
         return count_energy(self, around)
 
     def shown(self, result: "EnergyRun") -> str:
-        return (
-            f"{result.model}: accuracy {result.accuracy:.1%}, P@1 {result.precision_at_1:.1%}, "
-            f"loss {result.loss_after_calibration:.4f} ({result.loss_before_calibration:.4f} before calibration, "
-            f"1.3863 at chance) on {result.contexts:,} held-out contexts; scale {result.scale:.3g}, "
-            f"shift {result.shift:.3g}; step {result.best_step:,} of {result.steps:,}; {result.report}\n"
-        )
+        return f"{result.model}: {result.summary()}\n"
 
     def remarks(self, result: "EnergyRun") -> list[str]:
         return []  # what is shown names the report
