@@ -11,7 +11,7 @@ from pydantic import Field
 from energylm import registry
 from energylm.config.base import Config
 from energylm.errors import ConfigError
-from energylm.registry import LOSSES, Named, Registry
+from energylm.registry import LOSSES, SAMPLERS, Named, Registry
 from energylm.verbs.verb import options_of
 
 
@@ -47,9 +47,9 @@ def test_listing_losses_imports_no_torch():
     assert done.stdout.strip() == f"{LOSSES.names()} False"
 
 
-@pytest.mark.parametrize("name", LOSSES.names())
-def test_every_loss_is_there(name):
-    assert callable(LOSSES.get(name))
+@pytest.mark.parametrize(("parts", "name"), [(parts, name) for parts in (LOSSES, SAMPLERS) for name in parts.names()])
+def test_every_part_is_there(parts, name):
+    assert callable(parts.get(name))
 
 
 def test_a_field_takes_names_of_a_registry_and_the_command_line_shows_them(parts):
