@@ -7,7 +7,7 @@ import torch
 
 import energylm
 from energylm import EnergyModel, LanguageModel, ResidualModel
-from energylm.bundles import weighted_draws
+from energylm.bundles import energy_binding
 from energylm.bundles.text_codec import TextReader
 from energylm.data.tokenizer import train_tokenizer
 from energylm.errors import DataError, ModelError, VocabularyMismatch
@@ -83,7 +83,7 @@ def test_sharing_the_prefix_and_reading_it_whole_agree(lm, monkeypatch):
     contexts = ["The clerk", "A sailor mends the", ""]
     results = []
     for energy, tokens_at_once in ((LetterEnergy(), 1 << 14), (LetterEnergy(), 40), (SharingEnergy(), 1 << 14)):
-        monkeypatch.setattr(weighted_draws, "TOKENS_AT_ONCE", tokens_at_once)
+        monkeypatch.setattr(energy_binding, "TOKENS_AT_ONCE", tokens_at_once)
         results.append(ResidualModel(lm, energy).log_partition(contexts, n=20, max_new_tokens=5))
     for other in results[1:]:
         torch.testing.assert_close(other.lower, results[0].lower, atol=1e-6, rtol=0)

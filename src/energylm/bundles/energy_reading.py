@@ -4,7 +4,7 @@ A causal encoder (UniT) reads N continuations of a context through one copy of t
 bidirectional one (BiT) has no such thing, since every hidden state depends on all tokens: context and continuation are
 joined, and sequences of similar length travel together.
 
-Relations  `energies.pooled` is the network, `models.shared_prefix_encoder` the shared reading; they meet here only.
+Relations  `energies.pooled` is the network, `models.shared_prefix` the shared reading; they meet here only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,15 +49,15 @@ def continuation_energies(
 
 
 def joined(
-    contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+    contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor, *, rows: int = JOINED_ROWS
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Contexts and continuations as whole sequences, (R, T) ids and (R,) lengths of at most JOINED_ROWS rows each."""
+    """Contexts and continuations as whole sequences, (R, T) ids and (R,) lengths of at most so many rows each."""
     _, n, new = tokens_BNT.shape
     given_B = torch.tensor([len(context) for context in contexts], device=tokens_BNT.device)
     contexts_BP = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(context, dtype=torch.int64) for context in contexts], batch_first=True
     ).to(tokens_BNT.device)
-    for rows_R in torch.arange(lengths_BN.numel(), device=tokens_BNT.device).split(JOINED_ROWS):
+    for rows_R in torch.arange(lengths_BN.numel(), device=tokens_BNT.device).split(rows):
         given_R = given_B[rows_R // n]
         whole_RT = torch.nn.functional.pad(contexts_BP[rows_R // n], (0, new))
         places_RT = given_R[:, None] + torch.arange(new, device=tokens_BNT.device)

@@ -14,21 +14,20 @@ import torch
 from torch import Tensor
 
 from energylm import contracts
+from energylm.bundles.energy_binding import BoundEnergy, context_energies
 from energylm.bundles.joint_texts import Context
 from energylm.config.sampling import Truncation
-from energylm.errors import ModelError
 from energylm.progress import Progress
 from energylm.samplers.continuations import MEMORY_BUDGET_BYTES, Piece, stream_continuations
 
 WEIGHTS_AT_ONCE = 1 << 20  # scalars kept before contexts are reduced to their estimates: 8 MB
-TOKENS_AT_ONCE = 1 << 14  # of a micro-batch for an energy that makes none of its own
 
 
 class WeightedDraws:
     def __init__(
         self,
         lm: contracts.CausalModel,
-        energy: contracts.SequenceEnergy,
+        energy: BoundEnergy,
         *,
         memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
     ) -> None:
@@ -98,23 +97,10 @@ class WeightedDraws:
                 log_weight_BN[torch.tensor(piece.contexts)[:, None], _indices(piece.copies)[None, :]] = -energy_BN
             yield slice(start, start + len(block)), log_weight_BN
 
-    @torch.no_grad()
     def energies(self, contexts: Sequence[Context], tokens_BNT: Tensor, lengths_BN: Tensor) -> Tensor:
-        """(B, N) float64: the energies of N continuations of each context; one that is not finite is an error."""
+        """(B, N) float64: the energies of N continuations of each context; +inf forbids one."""
         self.ended += ended_texts(tokens_BNT, lengths_BN, self.lm.eos_token_id)
-        read = [context.energy for context in contexts]
-        # Sharing a prefix needs a prefix: where there is none, the continuations are whole sequences.
-        if isinstance(self.energy, contracts.ContinuationEnergy) and all(read):
-            energy_BN = self.energy.continuation_energies(read, tokens_BNT, lengths_BN)
-        else:
-            energy_BN = _whole_sequence_energies(self.energy, read, tokens_BNT, lengths_BN)
-        energy_BN = energy_BN.double().cpu()
-        if not energy_BN.isfinite().all():
-            raise ModelError(
-                f"{int((~energy_BN.isfinite()).sum())} of {energy_BN.numel()} energies are not finite (nan or "
-                "infinite); retrain or recalibrate the energy"
-            )
-        return energy_BN
+        return context_energies(self.energy, contexts, tokens_BNT, lengths_BN)
 
 
 def ended_texts(tokens_NT: Tensor, lengths_N: Tensor, eos_token_id: int | None) -> int:
@@ -123,22 +109,6 @@ def ended_texts(tokens_NT: Tensor, lengths_N: Tensor, eos_token_id: int | None) 
         return 0
     positions_T = torch.arange(tokens_NT.shape[-1], device=tokens_NT.device)
     return int(((tokens_NT == eos_token_id) & (positions_T < lengths_N[..., None])).any(-1).sum())
-
-
-def _whole_sequence_energies(
-    energy: contracts.SequenceEnergy, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
-) -> Tensor:
-    """Context and continuation joined, a micro-batch of rows at a time."""
-    count, n, new = tokens_BNT.shape
-    given_B = torch.tensor([len(context) for context in contexts], device=tokens_BNT.device)
-    whole_BNT = tokens_BNT.new_zeros(count, n, int(given_B.max()) + new)
-    for row, context in enumerate(contexts):
-        whole_BNT[row, :, : len(context)] = tokens_BNT.new_tensor(context)
-        whole_BNT[row, :, len(context) : len(context) + new] = tokens_BNT[row]
-    rows = max(1, TOKENS_AT_ONCE // whole_BNT.shape[2])
-    tokens_NT, lengths_N = whole_BNT.flatten(0, 1), (given_B[:, None] + lengths_BN).flatten()
-    batches = zip(torch.split(tokens_NT, rows), torch.split(lengths_N, rows), strict=True)
-    return torch.cat([energy.energies(tokens_RT, lengths_R) for tokens_RT, lengths_R in batches]).view(count, n)
 
 
 def _indices(copies: range) -> Tensor:

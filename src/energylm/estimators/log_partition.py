@@ -79,9 +79,13 @@ def log_partition(log_weight_BN: Tensor) -> LogPartition:
         raise ConfigError(
             f"the upper estimate of log Z needs at least 2 samples a context, came {n}; ask for 1,000 or so"
         )
-    if not log_weight_BN.isfinite().all():
+    largest_B = log_weight_BN.amax(-1)  # nan wherever one is
+    if largest_B.isnan().any() or (largest_B == math.inf).any():
+        raise ConfigError("an energy is not finite (nan or −inf); retrain or recalibrate the energy before measuring")
+    if (largest_B == -math.inf).any():
         raise ConfigError(
-            "an energy is not finite (nan or infinite); retrain or recalibrate the energy before measuring"
+            f"the energy forbids all of the {n:,} samples of a context, so that log Z cannot be told; draw more, or "
+            "loosen the constraint"
         )
     lower_B = log_mean_exp(log_weight_BN)
     log_share_BN = normalized_log_weights(log_weight_BN)

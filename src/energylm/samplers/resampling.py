@@ -41,7 +41,12 @@ def resample(log_weight_BN: Tensor, choices: Choices, *, draws: int = 1, replace
         raise ConfigError(f"cannot keep {draws} different draws of {n}; draw more, keep fewer, or allow replacement")
     left_BN = log_weight_BN.clone()
     kept = []
-    for _ in range(draws):
+    for number in range(draws):
+        if (left_BN == float("-inf")).all(1).any():
+            raise ConfigError(
+                f"the energy allows {number or 'none'} of the {n:,} candidates of a context, but {draws} shall be kept; "
+                "draw more candidates, or loosen the constraint"
+            )
         index_B = choices.categorical(left_BN)
         kept.append(index_B)
         if not replacement:
