@@ -1,4 +1,5 @@
-"""Result records: one base that gives JSON out and in, a readable `repr`, a table, and HTML in notebooks.
+"""Result records: one base that gives JSON out and in, a readable `repr`, a table, a data frame, HTML in notebooks, and
+a plot where the numbers have a natural one.
 
 A record is a frozen dataclass that inherits `Record`. Its JSON holds its fields (but for those marked `LOCAL`), and
 the properties that `computed` names; reading it back ignores the latter. Tensors become lists, paths strings, and
@@ -6,6 +7,7 @@ numbers that JSON cannot hold their names ("nan", "inf", "-inf"). Reports, `--js
 shape.
 """
 
+import base64
 import dataclasses
 import html
 import math
@@ -14,10 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-from energylm.tables import Table, format_cell
+from energylm.errors import ConfigError
+from energylm.plots import LinePlot
+from energylm.tables import Table, to_html, to_pandas
 
 LOCAL = {"local": True}  # metadata of a field that means something on this machine only: not in the JSON
 _LONGEST = 6  # entries of a list that `repr` shows
+_MOST_ROWS = 12  # of a table that notebooks show
 
 
 class Record:
@@ -49,18 +54,29 @@ class Record:
         plain = {name: value for name, value in self.to_json().items() if not isinstance(value, list | dict)}
         return Table(["what", "value"], [[name.replace("_", " "), value] for name, value in plain.items()])
 
+    def to_pandas(self) -> Any:
+        """The table as a `pandas.DataFrame`."""
+        return to_pandas(self.table)
+
+    def plot(self) -> LinePlot:
+        """The numbers as a figure, which notebooks show and `save` writes."""
+        raise ConfigError(f"a {type(self).__name__} has no natural plot; its numbers are in .table and .to_pandas()")
+
     def __repr__(self) -> str:
+        """Fields, and what is computed of them as long as it is a number."""
         names = [field.name for field in dataclasses.fields(self) if field.repr]  # type: ignore[arg-type]
+        names += [name for name in self.computed if isinstance(getattr(self, name), int | float)]
         return f"{type(self).__name__}({', '.join(f'{name}={_short(getattr(self, name))}' for name in names)})"
 
     def _repr_html_(self) -> str:
         """What notebooks show."""
-        table = self.table
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
-        rows = ["".join(f"<td>{html.escape(format_cell(cell))}</td>" for cell in row) for row in table.rows]
-        said = filter(None, (self.summary(), table.convention))
-        below = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in said)
-        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>{below}"
+        summary = self.summary()
+        parts = [to_html(self.table, most_rows=_MOST_ROWS)]
+        parts += [f"<p><small>{html.escape(summary)}</small></p>"] if summary else []
+        if type(self).plot is not Record.plot:
+            picture = base64.b64encode(self.plot().png()).decode()
+            parts.append(f'<img alt="plot" style="max-width: 32em" src="data:image/png;base64,{picture}">')
+        return "".join(parts)
 
 
 def to_plain(value: Any) -> Any:

@@ -1,13 +1,17 @@
-"""One table, three faces: Markdown for files, Rich for the terminal, records for JSON. Numbers state their convention.
+"""One table, five faces: Markdown for files, Rich for the terminal, HTML for notebooks, records for JSON, a data frame
+for pandas. Numbers state their convention.
 
 A cell is text, a number, a truth value or nothing; it is formatted in one place (`format_cell`), so that a table looks
 the same wherever it is shown, while JSON keeps every digit.
 """
 
+import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from energylm.errors import ConfigError
 
 if TYPE_CHECKING:
     import rich.table
@@ -75,6 +79,28 @@ def to_rich(table: Table, *, title: str = "") -> "rich.table.Table":
     for row in table.rows:
         rendered.add_row(*(escape(format_cell(cell)) for cell in row))
     return rendered
+
+
+def to_html(table: Table, *, most_rows: int) -> str:
+    """At most so many rows, and how many more there are."""
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+    shown = ["".join(f"<td>{html.escape(format_cell(cell))}</td>" for cell in row) for row in table.rows[:most_rows]]
+    more = len(table.rows) - len(shown)
+    below = [f"… {more:,} rows more"] if more else []
+    below += [table.convention] if table.convention else []
+    rows = "".join(f"<tr>{row}</tr>" for row in shown)
+    return f"<table><tr>{head}</tr>{rows}</table>" + "".join(
+        f"<p><small>{html.escape(line)}</small></p>" for line in below
+    )
+
+
+def to_pandas(table: Table) -> Any:
+    """A `pandas.DataFrame` with every digit."""
+    try:
+        import pandas
+    except ImportError:
+        raise ConfigError("a data frame needs pandas, which is not installed: pip install pandas") from None
+    return pandas.DataFrame([list(row) for row in table.rows], columns=list(table.columns))
 
 
 def _json_cell(cell: Cell) -> Cell:

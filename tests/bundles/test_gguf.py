@@ -11,7 +11,7 @@ from gguf.quants import quantize
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from energylm import LanguageModel
-from energylm.bundles.language_model import load_gguf
+from energylm.bundles.causal_networks import load_gguf
 from energylm.data.tokenizer import end_token_id, load_tokenizer, tokenizer_sha256, train_tokenizer
 from energylm.errors import ModelError
 

@@ -9,7 +9,6 @@ import torch
 
 from energylm import LanguageModel
 from energylm.bundles.language_model import SampledTexts
-from energylm.config.sampling import Truncation
 from energylm.contracts import CausalModel as Contract
 from energylm.data.tokenizer import train_tokenizer
 from energylm.errors import DataError, ModelError, VocabularyMismatch
@@ -113,7 +112,7 @@ def test_samples_carry_the_log_probability_that_scoring_gives(tokenizer, directi
 def test_truncation_and_seeds(tokenizer):
     model = make(tokenizer)
     options = {"n": 4, "max_new_tokens": 6, "stop_at_eos": False}
-    narrow = model.sample("The", truncation=Truncation(top_k=1), **options)
+    narrow = model.sample("The", top_k=1, **options)
     assert len(set(narrow.texts[0])) == 1
     assert (narrow.continuations.proposal_log_prob == 0).all() and (narrow.continuations.log_prob < 0).all()
     first, again, other = (model.sample("The", seed=seed, **options) for seed in (1, 1, 2))

@@ -45,20 +45,21 @@ def _checked(number: int, message: Any) -> dict[str, str]:
 
 def chat_ids(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], *, name: str) -> list[int]:
     """Token ids of the chat and of the prompt to answer it; `name` is the model's, in messages."""
-    return _encoded(tokenizer, _rendered(tokenizer, checked_messages(messages), name=name, answering=True))
+    return encoded_chat(tokenizer, rendered_chat(tokenizer, checked_messages(messages), name=name, answering=True))
 
 
 def end_of_turn_id(tokenizer: PreTrainedTokenizerFast, *, name: str) -> int | None:
     """The token that ends an answer: the template's, or EOS where the template writes none."""
     chat = ({"role": "user", "content": "question"}, {"role": "assistant", "content": _ANSWER})
-    after = _rendered(tokenizer, chat, name=name, answering=False).rpartition(_ANSWER)[2]
+    after = rendered_chat(tokenizer, chat, name=name, answering=False).rpartition(_ANSWER)[2]
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    return next((token for token in _encoded(tokenizer, after) if token in special), tokenizer.eos_token_id)
+    return next((token for token in encoded_chat(tokenizer, after) if token in special), tokenizer.eos_token_id)
 
 
-def _rendered(
+def rendered_chat(
     tokenizer: PreTrainedTokenizerFast, messages: Sequence[dict[str, str]], *, name: str, answering: bool
 ) -> str:
+    """The chat as the template writes it, with the prompt to answer it where that is to come."""
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             f"{name} has no chat template, so it was not taught to answer messages; give an instruction-tuned model "
@@ -70,6 +71,6 @@ def _rendered(
         raise DataError(f"{name}'s chat template refuses these messages ({error}); mend them") from None
 
 
-def _encoded(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+def encoded_chat(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
     """Special tokens that the template spells are read as such, and none are added."""
     return list(tokenizer(text, add_special_tokens=False, truncation=False)["input_ids"])

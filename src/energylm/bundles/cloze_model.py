@@ -26,9 +26,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from energylm.bundles.devices import usable_device
 from energylm.bundles.model_folder import (
     check_vocabularies,
-    default_device,
     load_config,
     load_encoder,
     load_head,
@@ -101,7 +101,7 @@ class ClozeModel:
         kind: ClozeKind = manifest["kind"]
         if kind in _CURES:
             raise ModelError(f"{folder} holds no one-pass cloze model (kind {kind}): {_CURES[kind]}")
-        on = default_device(device)
+        on = usable_device(device)
         has_noise = kind == ELECTRA_TT or (location / NOISE_FOLDER).is_dir()
         noise = cls.from_pretrained(location / NOISE_FOLDER, device=on).main if has_noise else None
         return cls(

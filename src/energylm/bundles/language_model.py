@@ -9,30 +9,20 @@ Relations  `models.causal` is the arithmetic, `samplers.continuations` the draws
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from energylm.bundles.chat import Message, chat_ids
+from energylm.bundles.causal_networks import as_causal, boundary_tokens, load_causal, load_gguf, refuse_adapters
+from energylm.bundles.chat import Message, chat_ids, end_of_turn_id
+from energylm.bundles.devices import Device, DType, move, usable_device
 from energylm.bundles.known_models import locate, models_folder
-from energylm.bundles.model_folder import (
-    check_finite,
-    check_vocabularies,
-    default_device,
-    load_config,
-    load_network,
-    quiet_transformers,
-    read_manifest,
-    save_model,
-    weights_hashes,
-)
+from energylm.bundles.model_folder import check_vocabularies, read_manifest, save_model, weights_hashes
 from energylm.bundles.text_codec import TextCodec, Texts, as_list
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT
 from energylm.config.sampling import Truncation
@@ -41,11 +31,11 @@ from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import DataError, ModelError
 from energylm.estimators.perplexity import PerplexityEstimate, perplexity
 from energylm.files import sha256_of_file
-from energylm.models import gated_convolution, ralm
 from energylm.models.causal import CausalLanguageModel, reversed_within
 from energylm.progress import Progress, say
 from energylm.records import Record
-from energylm.samplers.continuations import MEMORY_BUDGET_BYTES, Continuations, sample_continuations
+from energylm.registry import FITS
+from energylm.samplers.continuations import Continuations, sample_continuations
 
 KIND = "language-model"
 
@@ -94,18 +84,22 @@ class SampledTexts(Record):
 
 
 class LanguageModel:
-    """`contracts.CausalModel` that also reads and writes text and folders."""
+    """`contracts.CausalModel` that also reads and writes text and folders: `LanguageModel(model, tokenizer)` around a
+    network of transformers (or a PEFT model) in memory, or `from_pretrained`."""
+
+    report: Record | None = None  # what `fit` tells of its training
 
     def __init__(
         self,
-        model: CausalLanguageModel,
+        model: CausalLanguageModel | PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
         name: str = "unnamed",
         provenance: Mapping[str, Any] | None = None,
         location: Path | str | None = None,
     ) -> None:
-        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.model = model = as_causal(model, tokenizer)
+        self.tokenizer, self.name = tokenizer, name
         self.location = location.absolute() if isinstance(location, Path) else location  # what it was loaded from
         self.provenance = dict(provenance or {})
         check_vocabularies(name, tokenizer=len(tokenizer), network=model.vocabulary_size)
@@ -117,24 +111,33 @@ class LanguageModel:
         )
 
     @classmethod
+    def fit(cls, texts: Any, *, output: str | Path | None = None, **options: Any) -> "LanguageModel":
+        """A language model of `texts` (strings, a `datasets.Dataset`, a corpus folder, a file), trained and validated
+        (`.report`).
+
+        `options` are those of `energylm corpus build` and `lm train`, e.g. preset="tiny", steps=500, vocabulary_size;
+        `pretrained` goes on from a model's weights. With an `output` folder a killed fit goes on where it stopped.
+        """
+        fitted: LanguageModel = FITS.get("language-model")(texts, output=output, **options)
+        return fitted
+
+    @classmethod
     def from_pretrained(
         cls,
         path_or_name: str | Path,
         *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
+        device: Device = None,
+        dtype: DType = None,
     ) -> Self:
-        """A model from a folder, a GGUF file (converted once), a known name, or the hub.
-
-        `device` is a GPU where there is one, else the CPU; `dtype` is float32 on a CPU, the saved one elsewhere.
-        """
+        """A model from a folder, a GGUF file (converted once), a known name, or the hub; `bundles.devices` says which
+        device and dtype are taken where none is named."""
         location = cls.located(path_or_name)
         manifest = read_manifest(location) if isinstance(location, Path) else {}
         if manifest and manifest["kind"] != KIND:
             raise ModelError(f"{location} holds a model of kind {manifest['kind']!r}, no language model; give another")
-        network = _load_causal(location, device=default_device(device), dtype=dtype)
+        network = load_causal(location, device=usable_device(device), dtype=dtype)
         tokenizer = load_tokenizer(location)
-        start, eos = _boundary_tokens(tokenizer, network)
+        start, eos = boundary_tokens(tokenizer, network)
         model = CausalLanguageModel(
             network,
             start_token_id=manifest.get("start_token_id", start),
@@ -150,7 +153,7 @@ class LanguageModel:
     def from_gguf(cls, path: Path, *, provenance: Mapping[str, Any] | None = None) -> Self:
         """The model in a GGUF file, dequantised to float32 (half a minute; `from_pretrained` keeps the result)."""
         network, tokenizer = load_gguf(path)
-        start, eos = _boundary_tokens(tokenizer, network)
+        start, eos = boundary_tokens(tokenizer, network)
         model = CausalLanguageModel(network, start_token_id=start, eos_token_id=eos)
         return cls(model, tokenizer, name=path.stem, provenance=provenance, location=path)
 
@@ -173,6 +176,7 @@ class LanguageModel:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write network, tokenizer and manifest; `from_pretrained` here and in transformers read the folder."""
+        refuse_adapters(self.model.network)
         facts = {
             "name": self.name,
             "direction": self.model.direction,
@@ -181,6 +185,11 @@ class LanguageModel:
             "vocabulary_size": self.vocabulary_size,
         }
         save_model(folder, self.model.network, self.tokenizer, kind=KIND, facts=facts, provenance=self.provenance)
+
+    def to(self, device: Device = None, dtype: DType = None) -> Self:
+        """The same model, moved."""
+        move(self.model.network, device, dtype)
+        return self
 
     @property
     def vocabulary_size(self) -> int:
@@ -202,13 +211,25 @@ class LanguageModel:
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
         if self.eos_token_id is not None:
             special.add(self.eos_token_id)
-        return type(self)(
-            self.model.without(sorted(special)),
-            self.tokenizer,
-            name=self.name,
-            provenance=self.provenance,
-            location=self.location,
+        return self._with_model(self.model.without(sorted(special)))
+
+    def for_chat(self) -> Self:
+        """The same weights as a model of answers to chats, which end with the template's end-of-turn token."""
+        end, model = end_of_turn_id(self.tokenizer, name=self.name), self.model
+        if end == model.eos_token_id:
+            return self
+        return self._with_model(
+            CausalLanguageModel(
+                model.network,
+                start_token_id=model.start_token_id,
+                eos_token_id=end,
+                direction=model.direction,
+                forbidden_token_ids=model.forbidden_token_ids,
+            )
         )
+
+    def _with_model(self, model: CausalLanguageModel) -> Self:
+        return type(self)(model, self.tokenizer, name=self.name, provenance=self.provenance, location=self.location)
 
     def token_log_probs(self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int = 0) -> Tensor:
         log_prob_BT = self.model.token_log_probs(tokens_BT, lengths_B, first=first)
@@ -301,17 +322,20 @@ class LanguageModel:
         contexts: Texts,
         *,
         n: int = 1,
-        max_new_tokens: int,
-        truncation: Truncation | None = None,
+        max_new_tokens: int = 40,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        temperature: float = 1.0,
         stop_at_eos: bool = True,
         seed: int = 0,
         first_context: int = 0,
-        memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
         progress: Progress | None = None,
     ) -> SampledTexts:
-        """n continuations of each context. `stop_at_eos=False` draws exactly max_new_tokens tokens."""
+        """n continuations of each context. `stop_at_eos=False` draws exactly max_new_tokens tokens. Context i has the
+        random numbers of first_context + i."""
         if stop_at_eos and self.eos_token_id is None:
             raise ModelError("this model has no end-of-sequence token; ask for a fixed length (stop_at_eos=False)")
+        truncation = {"top_k": top_k, "top_p": top_p, "temperature": temperature}
         given = [self.codec.context(context) for context in as_list(contexts)]
         backwards = self.model.direction == RIGHT_TO_LEFT
         drawn = sample_continuations(
@@ -319,11 +343,10 @@ class LanguageModel:
             [ids[::-1] for ids in given] if backwards else given,
             n=n,
             max_new_tokens=max_new_tokens,
-            truncation=truncation or Truncation(),
+            truncation=Truncation.checked(truncation, origin="sampling"),
             eos_token_id=self.eos_token_id if stop_at_eos else None,
             seed=seed,
             first_context=first_context,
-            memory_budget_bytes=memory_budget_bytes,
             progress=progress,
         )
         if backwards:
@@ -334,63 +357,24 @@ class LanguageModel:
         ]
         return SampledTexts(contexts=given, texts=texts, continuations=drawn)
 
-
-def _load_causal(location: Path | str, *, device: torch.device, dtype: torch.dtype | str | None) -> PreTrainedModel:
-    """A causal network in evaluation mode from a folder or from the hub."""
-    gated_convolution.register()
-    ralm.register()
-    wanted, what = _dtype(dtype, device) or "auto", "a causal language model"
-    config = load_config(location, what=what)
-    masked = set(config.architectures or ()) & set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values())
-    if masked:
-        raise ModelError(
-            f"{str(location)!r} is a masked model ({', '.join(masked)}), so it is no causal language model; give "
-            "another model"
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        n: int = 1,
+        max_new_tokens: int = 40,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> SampledTexts:
+        """n answers to a chat, each up to the template's end-of-turn token."""
+        return self.for_chat().sample(
+            self.chat_ids(messages),
+            n=n,
+            max_new_tokens=max_new_tokens,
+            top_k=top_k,
+            top_p=top_p,
+            temperature=temperature,
+            seed=seed,
         )
-    network: PreTrainedModel
-    network, _ = load_network(AutoModelForCausalLM, location, what=what, device=device, dtype=wanted, config=config)
-    return network
-
-
-def _dtype(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype | None:
-    """The dtype that was asked for, by itself or by its name; None, where nothing was, on all but a CPU."""
-    named = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
-    if named is None:
-        return torch.float32 if device.type == "cpu" else None
-    if not isinstance(named, torch.dtype) or not named.is_floating_point:
-        raise ModelError(f"dtype {dtype!r} is no type of weights; give e.g. 'float32' or 'bfloat16', or leave it out")
-    if device.type == "cpu" and named not in (torch.float32, torch.float64):
-        # A hundred times slower than float32, and an illegal instruction on some machines.
-        raise ModelError(f"{named} came for a CPU, which needs torch.float32; leave dtype out, or use a GPU")
-    return named
-
-
-def _boundary_tokens(tokenizer: PreTrainedTokenizerFast, network: PreTrainedModel) -> tuple[int | None, int | None]:
-    """The tokens that start and end a sequence. Where no start is named, a sequence starts after the end of another."""
-    config = network.config.get_text_config()
-    eos = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else getattr(config, "eos_token_id", None)
-    eos = eos[0] if isinstance(eos, list) else eos
-    start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else getattr(config, "bos_token_id", None)
-    return (eos if start is None else start), eos
-
-
-def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """A GGUF file (llama.cpp's format, often 4-bit) as an ordinary float32 network. transformers dequantises it but
-    marks the result as quantised and then refuses to save it; so the weights move into a network without that mark."""
-    try:
-        with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-            marked = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    except Exception as error:  # the gguf reader raises whatever a damaged header leads it to
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ModelError(
-            f"{path} cannot be read as a GGUF causal language model ({reason:.200}); download it again, or give a "
-            "safetensors folder"
-        ) from None
-    check_finite(marked, path)
-    config = deepcopy(marked.config)
-    del config.quantization_config
-    network = type(marked)(config)
-    network.load_state_dict(marked.state_dict())
-    network.generation_config = marked.generation_config
-    return network.eval(), cast(PreTrainedTokenizerFast, tokenizer)  # transformers makes a fast one of every GGUF file

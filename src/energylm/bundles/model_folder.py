@@ -30,6 +30,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from energylm import __version__
+from energylm.bundles.devices import Device, usable_device
 from energylm.bundles.known_models import locate
 from energylm.energies import encoder_bodies
 from energylm.errors import ModelError, VocabularyMismatch
@@ -107,11 +108,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def default_device(device: torch.device | str | None) -> torch.device:
-    """The device that was asked for; else a GPU where there is one."""
-    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-
 def open_folder(path_or_name: str | Path, kinds: Collection[str], problem: str) -> tuple[Path, dict[str, Any]]:
     """The folder of a model made here, of one of these kinds, and its manifest. What else a path or name leads to is
     refused with the `problem`, in which {kind} stands for what it is."""
@@ -129,7 +125,7 @@ def load_network(
     location: Path | str,
     *,
     what: str,
-    device: torch.device | str | None,
+    device: Device,
     dtype: torch.dtype | str = torch.float32,
     **options: Any,
 ) -> tuple[Any, list[str]]:
@@ -150,7 +146,7 @@ def load_network(
             "that was saved with its output layer, or make it again"
         )
     check_finite(network, location)
-    return network.to(default_device(device)).eval(), sorted(loading["unexpected_keys"])
+    return network.to(usable_device(device)).eval(), sorted(loading["unexpected_keys"])
 
 
 def load_config(location: Path | str, *, what: str) -> PreTrainedConfig:
@@ -173,7 +169,7 @@ def _unloadable(location: Path | str, what: str, error: Exception) -> ModelError
     )
 
 
-def load_encoder(location: Path | str, *, device: torch.device | str | None) -> PreTrainedModel:
+def load_encoder(location: Path | str, *, device: Device) -> PreTrainedModel:
     """The base model of a language model, a masked model or an encoder, in float32. That a language model's output
     layer is left out goes without saying; that a classifier's trained one is, is said."""
     encoder_bodies.register()

@@ -8,12 +8,13 @@ completions a token; it shows what the joint model prefers, `residual_sampling` 
 """
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from energylm import contracts
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.bundles.residual_measures import estimate_log_partition
 from energylm.bundles.weighted_draws import WeightedDraws
@@ -95,33 +96,39 @@ class AutoregressiveSample(Record):
         return "; ".join(filter(None, (self.caution, weak))) or None
 
 
+@dataclass(frozen=True)
+class TokenRequest:
+    """What both ways of looking at tokens ask for."""
+
+    options: NextTokens
+    max_new_tokens: int  # still to come
+    stop_at_eos: bool
+    seed: int
+
+    def end_of(self, lm: contracts.CausalModel) -> int | None:
+        """The token after which nothing comes."""
+        return lm.eos_token_id if self.stop_at_eos else None
+
+
 def next_token_table(
     draws: WeightedDraws,
     texts: JointTexts,
     context: Context,
-    options: NextTokens,
-    *,
-    max_new_tokens: int,
-    stop_at_eos: bool,
-    seed: int,
+    request: TokenRequest,
 ) -> NextTokenTable:
     """The next of `max_new_tokens` tokens that are still to come."""
+    options = request.options
     with torch.no_grad():
         _, logits_1V = draws.lm.decoder().prefill([context.lm])
     base_1K, ids_1K = top_k(logits_1V.double().cpu().log_softmax(-1), options.candidates)
     base_K, ids = base_1K[0], ids_1K[0].tolist()
-    eos_token_id = draws.lm.eos_token_id if stop_at_eos else None
-    log_future_K, ess_K = _futures(
-        draws, context, ids, n=options.n, remaining=max_new_tokens - 1, eos_token_id=eos_token_id, seed=seed
-    )
+    log_future_K, ess_K = _futures(draws, context, ids, request)
 
     def likeliest(log_prob_K: Tensor) -> list[NextToken]:
-        values, places = log_prob_K.topk(min(options.keep, len(ids)))
-        shares = values.softmax(0).tolist()
-        return [
-            NextToken(ids[place], texts.new_text(context, [ids[place]]), share)
-            for place, share in zip(places.tolist(), shares, strict=True)
-        ]
+        values, ranked = log_prob_K.topk(min(options.keep, len(ids)))
+        tokens = [ids[index] for index in ranked.tolist()]
+        new_texts = texts.new_texts(context, [[token] for token in tokens])
+        return list(map(NextToken, tokens, new_texts, values.softmax(0).tolist()))
 
     return NextTokenTable(
         base=likeliest(base_K),
@@ -133,49 +140,31 @@ def next_token_table(
 
 
 def sample_by_tokens(
-    draws: WeightedDraws,
-    texts: JointTexts,
-    context: Context,
-    options: NextTokens,
-    *,
-    max_new_tokens: int,
-    stop_at_eos: bool,
-    seed: int,
+    draws: WeightedDraws, texts: JointTexts, context: Context, request: TokenRequest
 ) -> AutoregressiveSample:
     """Top-k auto-regressive sampling: each token from the joint model's kept candidates."""
-    keys = row_keys(derive_seed(seed, "next token"), torch.zeros(1), torch.zeros(1))
-    choices = RowChoices(keys)
+    keys = row_keys(derive_seed(request.seed, "next token"), torch.zeros(1), torch.zeros(1))
+    choices, end = RowChoices(keys), request.end_of(draws.lm)
     tokens: list[int] = []
     tables: list[NextTokenTable] = []
-    while len(tokens) < max_new_tokens and not (stop_at_eos and tokens[-1:] == [draws.lm.eos_token_id]):
-        table = next_token_table(
-            draws,
-            texts,
-            context.extended(tokens),
-            options,
-            max_new_tokens=max_new_tokens - len(tokens),
-            stop_at_eos=stop_at_eos,
-            seed=derive_seed(seed, "completions", len(tokens)),
+    while len(tokens) < request.max_new_tokens and (end is None or tokens[-1:] != [end]):
+        of_token = replace(
+            request,
+            max_new_tokens=request.max_new_tokens - len(tokens),
+            seed=derive_seed(request.seed, "completions", len(tokens)),
         )
+        table = next_token_table(draws, texts, context.extended(tokens), of_token)
         probability_1K = torch.tensor([[entry.probability for entry in table.joint]], dtype=torch.float64)
         tokens.append(table.joint[int(choices.categorical(probability_1K.log()))].token)
         tables.append(table)
     return AutoregressiveSample(texts.new_text(context, tokens), tokens, tables)
 
 
-def _futures(
-    draws: WeightedDraws,
-    context: Context,
-    ids: list[int],
-    *,
-    n: int,
-    remaining: int,
-    eos_token_id: int | None,
-    seed: int,
-) -> tuple[Tensor, Tensor]:
+def _futures(draws: WeightedDraws, context: Context, ids: list[int], request: TokenRequest) -> tuple[Tensor, Tensor]:
     """(K,) log A of every candidate and (K,) what its completions are worth; n where A is exact."""
+    n, remaining, end = request.options.n, request.max_new_tokens - 1, request.end_of(draws.lm)
     tokens_1K1 = torch.tensor(ids)[None, :, None]
-    ends_K = torch.tensor([remaining == 0 or token == eos_token_id for token in ids])
+    ends_K = torch.tensor([remaining == 0 or token == end for token in ids])
     log_future_K = torch.zeros(len(ids), dtype=torch.float64)
     ess_K = torch.full_like(log_future_K, n)
     if ends_K.any():
@@ -184,7 +173,7 @@ def _futures(
     if not ends_K.all():
         going_on = [context.extended([token]) for token, ends in zip(ids, ends_K.tolist(), strict=True) if not ends]
         estimate = estimate_log_partition(
-            draws, going_on, n=n, max_new_tokens=remaining, eos_token_id=eos_token_id, seed=seed
+            draws, going_on, n=n, max_new_tokens=remaining, eos_token_id=end, seed=request.seed
         )
         log_future_K[~ends_K], ess_K[~ends_K] = estimate.lower, estimate.ess
     return log_future_K, ess_K

@@ -19,12 +19,19 @@ from typing import Literal, Self, TypeVar
 from torch import Tensor
 
 from energylm import contracts
-from energylm.bundles.compatibility import bound_energy, caution_about, end_caution, length_caution
-from energylm.bundles.energy_model import EnergyModel
-from energylm.bundles.joint_texts import JointTexts, longest_read
+from energylm.bundles.chat import Message
+from energylm.bundles.compatibility import AnyEnergy, bound_energy, caution_about, end_caution, length_caution
+from energylm.bundles.devices import Device, DType
+from energylm.bundles.joint_texts import Context, JointTexts, longest_read
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import open_folder, save_model
-from energylm.bundles.next_tokens import AutoregressiveSample, NextTokenTable, next_token_table, sample_by_tokens
+from energylm.bundles.next_tokens import (
+    AutoregressiveSample,
+    NextTokenTable,
+    TokenRequest,
+    next_token_table,
+    sample_by_tokens,
+)
 from energylm.bundles.residual_measures import (
     MeasuredPositions,
     MeasuredTexts,
@@ -35,6 +42,7 @@ from energylm.bundles.residual_measures import (
 )
 from energylm.bundles.residual_sampling import JointSample, PoolRequest, sample_joint, sample_requests
 from energylm.bundles.text_codec import Text, Texts, as_list
+from energylm.bundles.text_energy import Energy
 from energylm.bundles.weighted_draws import WeightedDraws
 from energylm.config.sampling import CONFIDENCE, JointSampling, NextTokens
 from energylm.errors import ModelError
@@ -60,7 +68,7 @@ class ResidualModel:
     def __init__(
         self,
         lm: contracts.CausalModel,
-        energy: contracts.SequenceEnergy,
+        energy: AnyEnergy,
         *,
         caution: str | None = None,
         memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
@@ -68,35 +76,59 @@ class ResidualModel:
         self.lm, self.energy = lm, energy
         self._texts = JointTexts(lm)
         self._draws = WeightedDraws(lm, bound_energy(energy, lm), memory_budget_bytes=memory_budget_bytes)
+        self._known_caution = caution
         self._caution = "; ".join(filter(None, (caution, caution_about(energy, lm)))) or None
         self._has_warned = False
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> Self:
+    def from_pretrained(cls, folder: str | Path, *, device: Device = None, dtype: DType = None) -> Self:
         """The joint model that `save_pretrained` wrote."""
         problem = "holds no residual model; give a folder that ResidualModel.save_pretrained wrote, or load both apart"
         location, _ = open_folder(folder, [KIND], problem)
-        return cls.load(location / LM_FOLDER, location / ENERGY_FOLDER)
+        return cls.load(location / LM_FOLDER, location / ENERGY_FOLDER, device=device, dtype=dtype)
 
     @classmethod
-    def load(cls, language_model: str | Path, energy: str | Path, *, plain_text: bool = False) -> Self:
-        """The joint model of a language model and an energy, each a folder or a name; with `plain_text` it writes no
-        special tokens, as windows within documents hold none."""
-        lm = LanguageModel.from_pretrained(language_model)
-        return cls(lm.without_special_tokens() if plain_text else lm, EnergyModel.from_pretrained(energy))
+    def load(
+        cls,
+        language_model: str | Path,
+        energy: str | Path,
+        *,
+        beta: float | None = None,
+        plain_text: bool = False,
+        device: Device = None,
+        dtype: DType = None,
+    ) -> Self:
+        """The joint model of a language model, a folder or a name, and an energy, as `Energy.load` takes it; with
+        `plain_text` it writes no special tokens, as windows within documents hold none. `dtype` is the language model's: energies are differences
+        of nats, which 16 bits do not hold."""
+        lm = LanguageModel.from_pretrained(language_model, device=device, dtype=dtype)
+        loaded = Energy.load(energy, beta=beta, device=device)
+        return cls(lm.without_special_tokens() if plain_text else lm, loaded)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write both models into `folder`, each a folder that its own `from_pretrained` reads."""
         lm, energy = self.lm, self.energy
-        if not isinstance(lm, LanguageModel) or not isinstance(energy, EnergyModel):
+        if not isinstance(lm, LanguageModel) or not isinstance(energy, Energy):
             raise ModelError(
                 f"a {type(lm).__name__} with a {type(energy).__name__} cannot be saved; wrap your networks in "
-                "energylm.LanguageModel and energylm.EnergyModel"
+                "energylm.LanguageModel, and make the energy an energylm.Energy"
             )
         # The copy remembers what its weights are known as: written anew, their file may have another hash.
         provenance = lm.provenance | {"copied_weights": sorted(lm.weights_hashes)}
         copy = LanguageModel(lm.model, lm.tokenizer, name=lm.name, provenance=provenance)
         save_model(folder, kind=KIND, facts={}, provenance={}, parts={LM_FOLDER: copy, ENERGY_FOLDER: energy})
+
+    def to(self, device: Device = None, dtype: DType = None) -> Self:
+        """The same pair, both parts moved; a part that is no network stays where it is."""
+        for part in (self.lm, self.energy):
+            if hasattr(part, "to"):
+                part.to(device, dtype)
+        return self
+
+    @property
+    def _beta(self) -> float | None:
+        """How strongly the energy weighs its score, where it says so."""
+        return getattr(self.energy, "beta", None)
 
     def log_weights(self, texts: Texts, *, prefix_tokens: int, max_new_tokens: int | None = None) -> Tensor:
         """(B,) the unnormalised log-probability log P_LM(x | c) − E(c, x) of each text after its prefix."""
@@ -281,13 +313,19 @@ class ResidualModel:
         self, contexts: Texts, options: JointSampling, *, seed: int = 0, first_context: int = 0
     ) -> list[JointSample]:
         """A sample of each context; contexts travel together. Context i has the random numbers of first_context + i."""
+        return self._sampled(self._texts.contexts(contexts), options, seed=seed, first_context=first_context)
+
+    def _sampled(
+        self, contexts: Sequence[Context], options: JointSampling, *, seed: int, first_context: int
+    ) -> list[JointSample]:
         samples = sample_joint(
             self._draws,
             self._texts,
-            self._texts.contexts(contexts),
+            contexts,
             options,
             seed=seed,
             first_context=first_context,
+            beta=self._beta,
             caution=self.caution,
         )
         self._tell(next((sample.warning for sample in samples if sample.warning), None))
@@ -303,9 +341,48 @@ class ResidualModel:
             self._texts,
             requests,
             window=getattr(getattr(self.lm, "model", self.lm), "max_length", None),
+            beta=self._beta,
             caution=self.caution,
             bar=progress,
         )
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        n: int = 256,
+        max_new_tokens: int = 40,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        temperature: float = 1.0,
+        weights: Literal["paper", "corrected"] = "paper",
+        draws: int = 1,
+        seed: int = 0,
+    ) -> JointSample:
+        """An answer to a chat by algorithm 1, after the language model's own template and up to its end of turn."""
+        values = {
+            "n": n,
+            "max_new_tokens": max_new_tokens,
+            "truncation": {"top_k": top_k, "top_p": top_p, "temperature": temperature},
+            "weights": weights,
+            "draws": draws,
+        }
+        return self.chat_batch([messages], JointSampling.checked(values, origin="joint sampling"), seed=seed)[0]
+
+    def chat_batch(
+        self, chats: Sequence[Sequence[Message]], options: JointSampling, *, seed: int = 0, first_context: int = 0
+    ) -> list[JointSample]:
+        """An answer to each chat, as `sample_batch` continues texts."""
+        joint = self.for_chat()
+        contexts = [joint._texts.chat(messages) for messages in chats]
+        return joint._sampled(contexts, options, seed=seed, first_context=first_context)
+
+    def for_chat(self) -> "ResidualModel":
+        """The same pair as a model of answers, which end with the template's end-of-turn token."""
+        if not isinstance(self.lm, LanguageModel):
+            raise ModelError("this language model has no tokenizer, so it reads no messages; pass token ids instead")
+        lm = self.lm.for_chat()
+        return self if lm is self.lm else ResidualModel(lm, self.energy, caution=self._known_caution)
 
     def next_token_table(
         self,
@@ -320,9 +397,7 @@ class ResidualModel:
     ) -> NextTokenTable:
         """The likeliest first of `max_new_tokens` tokens, joint against base (app. A.1)."""
         options = NextTokens.checked({"candidates": candidates, "n": n, "keep": keep}, origin="next tokens")
-        return self._by_tokens(
-            next_token_table, context, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
-        )
+        return self._by_tokens(next_token_table, context, TokenRequest(options, max_new_tokens, stop_at_eos, seed))
 
     def sample_autoregressive(
         self,
@@ -337,25 +412,17 @@ class ResidualModel:
     ) -> AutoregressiveSample:
         """A continuation token by token from such tables: candidates · n completions for each token, so slow."""
         options = NextTokens.checked({"candidates": candidates, "n": n, "keep": keep}, origin="next tokens")
-        return self._by_tokens(
-            sample_by_tokens, context, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
-        )
+        return self._by_tokens(sample_by_tokens, context, TokenRequest(options, max_new_tokens, stop_at_eos, seed))
 
     def _by_tokens(
         self,
-        draw: Callable[..., TokenResult],
+        draw: Callable[[WeightedDraws, JointTexts, Context, TokenRequest], TokenResult],
         context: Text,
-        options: NextTokens,
-        *,
-        max_new_tokens: int,
-        stop_at_eos: bool,
-        seed: int,
+        request: TokenRequest,
     ) -> TokenResult:
         (given,), draws = self._texts.contexts([context]), self._draws.counting_afresh()
-        result = draw(
-            draws, self._texts, given, options, max_new_tokens=max_new_tokens, stop_at_eos=stop_at_eos, seed=seed
-        )
-        result = replace(result, caution=self.caution(len(given.energy) + max_new_tokens, draws.ended))
+        result = draw(draws, self._texts, given, request)
+        result = replace(result, caution=self.caution(len(given.energy) + request.max_new_tokens, draws.ended))
         self._tell(result.warning)
         return result
 

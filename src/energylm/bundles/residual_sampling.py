@@ -8,8 +8,10 @@ Requests of several people travel together (`sample_requests`): a pool depends o
 Relations  `samplers.resampling` holds the weights and the choice; `next_tokens` draws token by token instead.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -19,14 +21,17 @@ from energylm.bundles.batched_requests import RequestShape, groups
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.bundles.weighted_draws import WeightedDraws, ended_texts
 from energylm.config.sampling import JointSampling
-from energylm.errors import ConfigError
+from energylm.errors import ConfigError, DataError
 from energylm.estimators.log_partition import is_weak, shown_ess
+from energylm.estimators.tilting import FEWEST_FOR_ERRORS, RewardCurve, TiltPoint, reward_curve
 from energylm.numerics.importance import effective_sample_size, normalized_log_weights
+from energylm.plots import LinePlot, Series
 from energylm.progress import Progress, progress
 from energylm.randomness import derive_seed, row_keys, seed_tensor
 from energylm.records import LOCAL, Record
 from energylm.samplers.choices import RowChoices
 from energylm.samplers.resampling import Weights, importance_log_weights, resample
+from energylm.tables import Cell, Table
 
 Caution = Callable[[int, int], str | None]  # against texts of up to so many tokens, of which so many end
 
@@ -39,7 +44,7 @@ class CandidatePool(Record):
     lengths: Tensor  # (N,) the end-of-sequence token counted
     log_prob: Tensor  # (N,) under the language model
     proposal_log_prob: Tensor  # (N,) under the truncated proposal
-    energy: Tensor  # (N,)
+    energy: Tensor  # (N,) +inf for a candidate that is forbidden
     log_weight: Tensor  # (N,)
     kept: list[int]  # the first has algorithm 1's law; the rest are what else the pool offers
 
@@ -49,12 +54,28 @@ class CandidatePool(Record):
         return self.tokens[number, : self.lengths[number]].tolist()
 
     @property
+    def shares(self) -> Tensor:
+        """(N,) the probability with which each candidate is kept."""
+        return normalized_log_weights(self.log_weight).exp()
+
+    @property
     def ess(self) -> float:
         return float(effective_sample_size(self.log_weight))
 
     @property
     def largest_share(self) -> float:
-        return float(normalized_log_weights(self.log_weight).exp().max())
+        return float(self.shares.max())
+
+    def reward_curve(self, betas: Sequence[float], *, beta: float) -> RewardCurve:
+        """Over β from these candidates, which were weighed at `beta`: s = −E / β. The base is what they are weighed
+        from: the truncated proposal with weights "paper", the language model with "corrected"."""
+        is_allowed_N = self.energy.isfinite()
+        base_N = torch.where(is_allowed_N, self.log_weight + self.energy, 0.0)
+        return reward_curve(-self.energy / beta, betas=betas, base_log_weight_N=base_N)
+
+
+def _unknown_texts(candidates: list[list[int]]) -> list[str]:
+    raise DataError("a sample that was read from JSON knows its candidates by their tokens only; draw it again")
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,22 +83,26 @@ class JointSample(Record):
     """Continuations of one context. What is asked of the candidates is answered for the last chunk."""
 
     texts: list[str]  # one a draw, without the context
-    tokens: list[list[int]]
-    pools: list[CandidatePool]  # one a chunk
-    new_text: Callable[[list[int]], str] = field(repr=False, metadata=LOCAL)  # candidates of the last chunk as text
-    caution: str | None = None
+    tokens: list[list[int]] = field(repr=False)
+    pools: list[CandidatePool] = field(repr=False)  # one a chunk
+    new_texts: Callable[[list[list[int]]], list[str]] = field(  # of candidates of the last chunk
+        default=_unknown_texts, repr=False, metadata=LOCAL
+    )
+    beta: float | None = None  # the energy's own; None where it has none
+    caution: str | None = field(default=None, repr=False)
 
-    computed = ("ess", "largest_share", "warning")
+    computed = ("ess", "largest_share", "kl", "kl_error", "warning")
 
     @property
     def text(self) -> str:
         """The first draw: the one that has the law of algorithm 1."""
         return self.texts[0]
 
-    @property
+    @cached_property
     def candidates(self) -> list[str]:
         """The text of every candidate."""
-        return [self.new_text(self.pools[-1].candidate(i)) for i in range(len(self.pools[-1].lengths))]
+        pool = self.pools[-1]
+        return self.new_texts([pool.candidate(number) for number in range(len(pool.lengths))])
 
     @property
     def energies(self) -> Tensor:
@@ -97,6 +122,30 @@ class JointSample(Record):
         return max(pool.largest_share for pool in self.pools)
 
     @property
+    def kl(self) -> float | None:
+        """Nats between the law that is resampled and the base, estimated from the candidates; of several chunks the
+        sum, each after the text that was kept. None from two candidates."""
+        return None if self._tilts is None else math.fsum(tilt.kl for tilt in self._tilts)
+
+    @property
+    def kl_error(self) -> float | None:
+        """The standard error of `kl`, by the jackknife."""
+        return None if self._tilts is None else math.hypot(*(tilt.kl_error for tilt in self._tilts))
+
+    @cached_property
+    def _tilts(self) -> list[TiltPoint] | None:
+        if len(self.log_weights) < FEWEST_FOR_ERRORS:
+            return None
+        return [pool.reward_curve([1.0], beta=1.0).points[0] for pool in self.pools]
+
+    def reward_curve(self, betas: Sequence[float]) -> RewardCurve:
+        """Mean score −E/β and KL of the tilted base over `betas`, from the candidates of the last chunk: what another
+        β would give, without a new draw."""
+        if self.beta == 0:
+            raise ConfigError("at β = 0 the energies say nothing of the scores; draw with another β")
+        return self.pools[-1].reward_curve(betas, beta=self.beta or 1.0)
+
+    @property
     def warning(self) -> str | None:
         weak, n = None, len(self.log_weights)
         if is_weak(self.ess):
@@ -106,8 +155,39 @@ class JointSample(Record):
                 else f"the {n:,} candidates are worth {shown_ess(self.ess)} independent ones: a few decide"
             )
             law = "the text's law lies between the language model's and the joint model's"
-            weak = f"{what}, and {law}; draw more candidates"
+            weak = f"{what}, and {law}; draw more candidates{self._or_lower_beta()}"
         return "; ".join(filter(None, (self.caution, weak))) or None
+
+    def _or_lower_beta(self) -> str:
+        """The other cure, where the energy has a β and the candidates carry a smaller one."""
+        if not self.beta or self._tilts is None:
+            return ""
+        largest = self.reward_curve([self.beta]).largest_beta
+        return f", or lower β = {self.beta:g} (they carry up to {largest:.2g})" if largest else ""
+
+    @property
+    def table(self) -> Table:
+        """The candidates of the last chunk, the likeliest to be kept first."""
+        pool = self.pools[-1]
+        shares, energies, log_probs = pool.shares.tolist(), pool.energy.tolist(), pool.log_prob.tolist()
+        kept = set(pool.kept)
+        rows: list[list[Cell]] = [
+            [self.candidates[i], energies[i], float(pool.log_weight[i]), shares[i], log_probs[i], i in kept]
+            for i in sorted(range(len(shares)), key=lambda i: -shares[i])
+        ]
+        columns = ["candidate", "energy", "log weight", "share", "log-probability", "kept"]
+        distance = "" if self.kl is None else f"; KL {self.kl:.3g} ± {self.kl_error:.2g} nats from the base"
+        return Table(columns, rows, convention=f"{len(rows):,} candidates worth {self.ess:.1f}{distance}")
+
+    def plot(self) -> LinePlot:
+        """Which part of the weight the heaviest candidates hold; a straight line where all weigh the same."""
+        total_N = self.pools[-1].shares.sort(descending=True).values.cumsum(0)
+        counts = list(range(1, len(total_N) + 1))
+        lines = [
+            Series("held by the heaviest", counts, total_N.tolist()),
+            Series("if all weighed the same", counts, [count / len(counts) for count in counts]),
+        ]
+        return LinePlot(lines, x_label="candidates", y_label="part of the weight")
 
 
 @dataclass(frozen=True)
@@ -132,6 +212,7 @@ def sample_joint(
     *,
     seed: int,
     first_context: int = 0,
+    beta: float | None,
     caution: Caution,
 ) -> list[JointSample]:
     """A sample of every context. Context i has the random numbers of (seed, first_context + i)."""
@@ -160,7 +241,14 @@ def sample_joint(
                     written[index] += pool.candidate(pool.kept[0])
             running = [index for index in running if written[index][-1] != eos_token_id]
     return [
-        _sample(texts, context.last(options.context_tokens), tokens, drawn, caution=caution(read, _ended(draws, drawn)))
+        _sample(
+            texts,
+            context.last(options.context_tokens),
+            tokens,
+            drawn,
+            beta=beta,
+            caution=caution(read, _ended(draws, drawn)),
+        )
         for context, tokens, drawn, read in zip(contexts, written, pools, longest, strict=True)
     ]
 
@@ -171,6 +259,7 @@ def sample_requests(
     requests: Sequence[PoolRequest],
     *,
     window: int | None,
+    beta: float | None,
     caution: Caution,
     bar: Progress | None = None,
 ) -> list[JointSample]:
@@ -185,9 +274,8 @@ def sample_requests(
         for i, pool in zip(group, _pools(draws, members, eos_token_id=draws.lm.eos_token_id, bar=bar), strict=True):
             tokens = pool.candidate(pool.kept[0])
             context = requests[i].context
-            samples[i] = _sample(
-                texts, context, tokens, [pool], caution=caution(_longest(context, pool), _ended(draws, [pool]))
-            )
+            against = caution(_longest(context, pool), _ended(draws, [pool]))
+            samples[i] = _sample(texts, context, tokens, [pool], beta=beta, caution=against)
     return [sample for sample in samples if sample is not None]
 
 
@@ -222,6 +310,7 @@ def _pools(
         log_weight_BN = importance_log_weights(
             energy_BN[rows, :n], log_prob_BN[rows, :n], proposal_BN[rows, :n], weights=weights
         )
+        _refuse_forbidden(log_weight_BN)
         kept_BK = resample(log_weight_BN, RowChoices(_choice_keys([requests[row] for row in rows])), draws=kept)
         for row, log_weight_N, kept_K in zip(rows, log_weight_BN, kept_BK, strict=True):
             pools[row] = CandidatePool(
@@ -234,6 +323,15 @@ def _pools(
                 kept=kept_K.tolist(),
             )
     return [pool for pool in pools if pool is not None]
+
+
+def _refuse_forbidden(log_weight_BN: Tensor) -> None:
+    is_forbidden_B = (log_weight_BN == -math.inf).all(1)
+    if is_forbidden_B.any():
+        raise DataError(
+            f"the energy forbids all {log_weight_BN.shape[1]:,} candidates of a context, so there is none to keep; "
+            "draw more candidates, or loosen the constraint"
+        )
 
 
 def _longest(context: Context, pool: CandidatePool) -> int:
@@ -261,17 +359,24 @@ def _choice_keys(requests: Sequence[PoolRequest]) -> Tensor:
 
 
 def _sample(
-    texts: JointTexts, context: Context, tokens: list[int], pools: list[CandidatePool], *, caution: str | None
+    texts: JointTexts,
+    context: Context,
+    tokens: list[int],
+    pools: list[CandidatePool],
+    *,
+    beta: float | None,
+    caution: str | None,
 ) -> JointSample:
     *_, last = pools
     earlier = tokens[: len(tokens) - len(last.candidate(last.kept[0]))]
     kept = [[*earlier, *last.candidate(number)] for number in last.kept]
     before_last = context.extended(earlier)
     return JointSample(
-        texts=[texts.new_text(context, sequence) for sequence in kept],
+        texts=texts.new_texts(context, kept),
         tokens=kept,
         pools=pools,
-        new_text=lambda candidate: texts.new_text(before_last, candidate),
+        new_texts=lambda candidates: texts.new_texts(before_last, candidates),
+        beta=beta,
         caution=caution,
     )
 

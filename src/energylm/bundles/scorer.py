@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, Self, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -23,6 +23,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from energylm.bundles.cloze_model import ClozeKind, ClozeModel
+from energylm.bundles.devices import Device, DType, move, usable_device
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import KIND as CAUSAL
 from energylm.bundles.language_model import LanguageModel
@@ -141,6 +142,11 @@ class _TokenScorerBase:
     def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
         return each_alone(self.token_scores, lists)
 
+    @property
+    def networks(self) -> list[nn.Module]:
+        """What moves from device to device."""
+        raise NotImplementedError
+
 
 def padded(rows: Sequence[Sequence[int]]) -> Tensor:
     """(B, T) ids of `rows`, right-padded with 0."""
@@ -158,6 +164,10 @@ class CausalScorer(_TokenScorerBase):
         self.lm, self.eos, self.reads = lm, eos, lm.model.direction
         if eos:
             lm.codec.ended([])  # says so where the model has no such token
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        return [self.lm.model.network]
 
     @property
     def max_tokens(self) -> int | None:
@@ -198,6 +208,10 @@ class MaskedScorer(_TokenScorerBase):
         self.model, self.masking, self.max_tokens = model, masking, model.max_tokens
 
     @property
+    def networks(self) -> list[nn.Module]:
+        return [self.model.network]
+
+    @property
     def convention(self) -> str:
         hidden = "each token hidden by itself"
         if self.masking == WITHIN_WORD:
@@ -214,6 +228,10 @@ class ClozeScorer(_TokenScorerBase):
     def __init__(self, model: ClozeModel) -> None:
         super().__init__(model.name, model.tokenizer)
         self.model, self.max_tokens = model, model.max_tokens
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        return [self.model.main, *([] if self.model.noise is None else [self.model.noise])]
 
     @property
     def convention(self) -> str:
@@ -257,11 +275,14 @@ class Scorer:
         path_or_name: str | Path,
         *,
         config: ScorerConfig | None = None,
-        device: torch.device | str | None = None,
+        device: Device = None,
+        dtype: DType = None,
     ) -> Self:
         """The scorer of a model folder, a GGUF file, a known model or a hub name; `config` says how it scores, and
-        where, unless `device` does."""
+        where and in which precision, unless `device` and `dtype` do."""
         config = config or ScorerConfig()
+        if dtype is not None:
+            config = ScorerConfig.checked(config.overlaid({"dtype": str(dtype).removeprefix("torch.")}))
         kind = kind_of(path_or_name)
         check_method(kind, config, name=str(path_or_name))
         device = usable_device(device or config.device)
@@ -275,6 +296,12 @@ class Scorer:
         else:
             reader = ClozeScorer(ClozeModel.from_pretrained(path_or_name, device=device))
         return cls(reader, casing=config.casing, refuses_long_texts=config.long_texts != WINDOWS)
+
+    def to(self, device: Device = None, dtype: DType = None) -> Self:
+        """The same scorer, its networks moved; a reader of your own stays where it is."""
+        for network in getattr(self.reader, "networks", ()):
+            move(network, device, dtype)
+        return self
 
     @property
     def name(self) -> str:
@@ -331,25 +358,6 @@ class Scorer:
         if self.refuses_long_texts:
             raise DataError(f"{which}; shorten them, or let them be read in windows (long_texts=windows)")
         say(f"energylm: {which}; read in windows that overlap by half, every token scored once")
-
-
-def usable_device(device: torch.device | str | None) -> torch.device | None:
-    """The device that was asked for, if this machine has it."""
-    if device is None:
-        return None
-    cure = "leave it out (a GPU is taken where there is one), or give cpu"
-    try:
-        wanted = torch.device(device)
-    except RuntimeError:
-        raise ConfigError(
-            f"device {str(device)!r} is none that torch knows, e.g. cpu, cuda or cuda:1; {cure}"
-        ) from None
-    available = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if wanted.type in available and (wanted.index or 0) >= available[wanted.type]:
-        raise ConfigError(
-            f"device {wanted} came, but this machine has {available[wanted.type]} of type {wanted.type}; {cure}"
-        )
-    return wanted
 
 
 def _joined(

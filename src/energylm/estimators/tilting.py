@@ -26,9 +26,11 @@ from torch import Tensor
 from energylm.errors import ConfigError
 from energylm.estimators.log_partition import TRUSTED_ESS, is_weak, shown_ess
 from energylm.numerics.importance import effective_sample_size
+from energylm.plots import LinePlot, Series
 from energylm.records import Record
 from energylm.tables import Table
 
+FEWEST_FOR_ERRORS = 3  # draws: the jackknife leaves one out of at least two others
 _REFINEMENTS = 5  # of a grid of 64: β to one part in a billion
 
 
@@ -83,14 +85,24 @@ class RewardCurve(Record):
             convention=f"score and KL (nats) of the tilted base, from {self.n:,} draws; ± standard error (jackknife)",
         )
 
+    def plot(self) -> LinePlot:
+        """What a nat of KL buys; points beyond what the draws carry are a line of their own."""
+        trusted, others = ([point for point in self.points if point.is_trusted is wanted] for wanted in (True, False))
+        lines = [
+            Series(name, [point.kl for point in points], [point.score for point in points])
+            for name, points in (("mean score", trusted), ("too few draws to trust", others))
+            if points
+        ]
+        return LinePlot(lines, x_label="KL from the base (nats)", y_label="mean score")
+
 
 def reward_curve(score_N: Tensor, *, betas: Sequence[float], base_log_weight_N: Tensor | None = None) -> RewardCurve:
     """The curve from the scores of n draws of q; `base_log_weight_N` = log P/q where q is not the base itself."""
     score_N = score_N.double()
     n = len(score_N)
     base_N = torch.zeros_like(score_N) if base_log_weight_N is None else base_log_weight_N.double()
-    if n < 3:
-        raise ConfigError(f"a curve with errors needs at least 3 draws, came {n}; draw 64 or more")
+    if n < FEWEST_FOR_ERRORS:
+        raise ConfigError(f"a curve with errors needs at least {FEWEST_FOR_ERRORS} draws, came {n}; draw 64 or more")
     if score_N.isnan().any() or (score_N == math.inf).any() or (score_N == -math.inf).all():
         raise ConfigError("a score is nan or +inf, or all are −inf; mend the score, or draw more candidates")
     if any(not math.isfinite(beta) for beta in betas):

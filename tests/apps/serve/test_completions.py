@@ -103,7 +103,7 @@ def test_joint_sampling_over_http_is_that_of_the_model(client, joint):
 
 def test_sampling_without_an_energy_is_that_of_the_language_model(client, lm):
     prompts = ["A stranger", "Seven lamps"]
-    expected = lm.sample(prompts, n=2, max_new_tokens=9, truncation=Truncation(top_p=0.9, temperature=0.7), seed=5)
+    expected = lm.sample(prompts, n=2, max_new_tokens=9, top_p=0.9, temperature=0.7, seed=5)
     options = {"prompt": prompts, "n": 2, "max_tokens": 9, "top_p": 0.9, "temperature": 0.7, "seed": 5}
     flat = [text for of_prompt in expected.texts for text in of_prompt]
     assert texts(ask(client, model="tiny:base", **options)) == flat
@@ -169,7 +169,7 @@ def test_logprobs_are_the_language_models(client, lm):
 
 
 def test_temperature_zero_is_greedy(client, lm):
-    greedy = lm.sample(["The"], n=1, max_new_tokens=6, truncation=Truncation(top_k=1)).texts[0][0]
+    greedy = lm.sample(["The"], n=1, max_new_tokens=6, top_k=1).texts[0][0]
     assert texts(ask(client, prompt="The", n=2, max_tokens=6, temperature=0)) == [greedy, greedy]
 
 

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from energylm import LanguageModel
-from energylm.config.sampling import Truncation
 from energylm.errors import ConfigError
 from energylm.jobs.job import Job
 from energylm.verbs import SampleLM
@@ -18,7 +17,7 @@ def test_same_draws_as_the_model(model_folder):
     model, lines = LanguageModel.from_pretrained(model_folder), []
     options = {"n": 2, "max_new_tokens": 4, "stop_at_eos": False, "seed": 3}
     result = SampleLM(language_model=str(model_folder), prompt=PROMPTS, top_k=5, **options).run(Job(emit=lines.append))
-    expected = list(model.sample(PROMPTS, truncation=Truncation(top_k=5), **options).rows())
+    expected = list(model.sample(PROMPTS, top_k=5, **options).rows())
     for sample, row, line in zip(result.samples, expected, lines, strict=True):
         assert sample.to_json() == {"prompt": PROMPTS[row.pop("context")], **row} == json.loads(line)
     assert LMSamples.from_json(json.loads(json.dumps(result.to_json()))) == result

@@ -141,7 +141,8 @@ class Score(Verb, ScorerConfig):
 
 def check_scorer(model: str, config: ScorerConfig) -> str:
     """The kind of a model that can score so, on this machine; no weights are read."""
-    from energylm.bundles.scorer import check_method, kind_of, usable_device
+    from energylm.bundles.devices import usable_device
+    from energylm.bundles.scorer import check_method, kind_of
 
     kind = kind_of(model)
     check_method(kind, config, name=model)

@@ -78,7 +78,7 @@ def sample_texts(verb: SampleLM, job: Job) -> LMSamples:
             list(verb.prompt),
             n=verb.n,
             max_new_tokens=verb.max_new_tokens,
-            truncation=verb.truncation,
+            **verb.truncation.model_dump(),
             stop_at_eos=verb.stop_at_eos,
             seed=verb.seed,
             progress=bar,
