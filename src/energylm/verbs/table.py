@@ -61,7 +61,7 @@ VERBS: dict[str, str] = {
 }
 STEPS_ONLY: dict[str, str] = {
     "finetune-summary": "cloze.finetune:FinetuneSummary",
-    "pretrain-costs": "cloze.pretrain_costs:PretrainCosts",
+    "pretrain-costs": "cloze.pretrain:PretrainCosts",
     "sampled-text": "joint.sampled_text:SampledText",
     "repetitions": "joint.repetitions:Repetitions",
     "discrimination": "detect.probe:Discriminate",

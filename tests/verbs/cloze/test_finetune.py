@@ -11,8 +11,7 @@ from energylm.config.cloze import TASKS
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 from energylm.jobs.job import Job
 from energylm.models import headed_encoder
-from energylm.verbs.cloze.finetune import Finetune
-from energylm.verbs.cloze.finetune_report import FinetuneResult
+from energylm.verbs.cloze.finetune import Finetune, FinetuneResult
 
 TRAINING = {"threads": 1, "global_batch": 8, "optimizer": {"learning_rate": 5e-3}}
 WHO, DOES = ("the clerk", "a sailor", "our neighbour", "the old miller"), ("counts", "mends", "remembers", "paints")

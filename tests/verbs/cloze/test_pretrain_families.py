@@ -21,7 +21,7 @@ from energylm.verbs.cloze.pretrain import (
     PretrainMLM,
     PretrainTwoTower,
 )
-from energylm.verbs.cloze.pretraining import Pretraining, plan_pretraining
+from energylm.verbs.cloze.pretraining import FAMILIES as PRETRAININGS
 
 FAMILIES = {
     "electric": PretrainElectric,
@@ -45,6 +45,10 @@ def config(family, corpus, **values):
     changed = values.pop("training", {})
     shape = {"preset": "bit-tiny", "window": 24, "network": NETWORK}
     return FAMILIES[family].checked({"corpus": str(corpus), **shape, "training": training | changed, **values})
+
+
+def opened_run(verb):
+    return PRETRAININGS[verb.family](verb)
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +81,12 @@ def test_texts_are_framed_if_training_showed_where_they_end(runs, corpus_folder,
     assert ClozeModel.from_pretrained(runs["electric"].model).max_tokens == 24 - 2
     generator = MaskedLanguageModel.from_pretrained(runs["electra"].model / "noise")
     assert generator.model.prefix == generator.model.suffix == (generator.tokenizer.eos_token_id,)
-    ground = Pretraining.open(config("electric", corpus_folder))
-    train = ground.corpus.manifest.splits["train"]
+    opened = opened_run(config("electric", corpus_folder))
+    train = opened.corpus.manifest.splits["train"]
     boundaries = train.documents * 24 / train.tokens
     for threshold, framed in ((0.9 * boundaries, True), (1.1 * boundaries, False)):
         monkeypatch.setattr(pretraining, "BOUNDARIES_A_WINDOW", threshold)
-        assert ground.framed is framed
+        assert opened.framed is framed
 
 
 def test_two_towers_learn(runs):
@@ -159,28 +163,29 @@ def test_siblings_at_equal_compute(corpus_folder, tmp_path):
             "training": {"steps": 60, "global_batch": 8},
         }
     )
-    budget = 60 * plan_pretraining(mlm, tmp_path / "mlm").flops_per_step
+    budget = 60 * opened_run(mlm).flops_per_step
     steps = {}
     for family in FAMILIES:
-        found = plan_pretraining(config(family, corpus_folder, compute=budget), tmp_path / family)
-        assert abs(found.compute - budget) <= found.flops_per_step / 2
-        chosen = config(family, corpus_folder)
-        assert found.flops_per_step == training_flops_per_step(chosen, vocabulary_size=300)
-        assert f"{found.steps:,} steps of 8 windows" in found.describe(chosen, tmp_path / family)
-        steps[family] = found.steps
+        verb = config(family, corpus_folder, compute=budget)
+        opened = opened_run(verb)
+        own_steps = opened.training.steps
+        assert abs(own_steps * opened.flops_per_step - budget) <= opened.flops_per_step / 2
+        assert opened.flops_per_step == training_flops_per_step(config(family, corpus_folder), vocabulary_size=300)
+        assert f"{own_steps:,} steps of 8 windows" in verb.check(Job(output=tmp_path / family))
+        steps[family] = own_steps
     assert steps["electra-tt"] <= steps["electric"] < steps["electra"] < 60
     assert not list(tmp_path.iterdir())
 
 
 def test_budgets_decide_the_steps_of_a_run(corpus_folder, tmp_path):
-    flops = plan_pretraining(config("two-tower", corpus_folder), tmp_path / "none").flops_per_step
+    flops = opened_run(config("two-tower", corpus_folder)).flops_per_step
     run = config("two-tower", corpus_folder, compute=3.2 * flops).run(Job(output=tmp_path / "run"))
     assert run.steps == 3 and run.compute == pytest.approx(3 * flops)
 
 
 def test_parameters_count_shared_embeddings_once(corpus_folder, tmp_path):
     """Electric: encoder with its table, one energy head, and towers that bring a projection but no table."""
-    plans = {family: plan_pretraining(config(family, corpus_folder), tmp_path) for family in FAMILIES}
+    plans = {family: opened_run(config(family, corpus_folder)) for family in FAMILIES}
     encoder = (300 + 24 + 1) * 48 + 2 * 48 + 12 * 48**2 + 13 * 48
     tower = (25 + 1) * 48 + 2 * 48 + (48 * 12 + 12) + 12 * 12**2 + 13 * 12
     noise = 2 * tower + 2 * 48 + (24 * 48 + 48) + 2 * 48 + 300

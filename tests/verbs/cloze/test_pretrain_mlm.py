@@ -12,7 +12,7 @@ from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 from energylm.jobs.job import Job
 from energylm.training.language_model_task import MaskedLMTask
 from energylm.verbs import BuildCorpus, PretrainMLM
-from energylm.verbs.cloze.pretraining import plan_pretraining
+from energylm.verbs.cloze.pretraining import MaskedPretraining
 
 
 def config(corpus, **values):
@@ -62,7 +62,7 @@ def test_a_second_run_does_nothing_and_other_settings_are_refused(run, corpus_fo
     again = config(corpus_folder).run(Job(output=run.folder))
     assert again.was_finished and again.validation["loss"] == run.validation["loss"]
     assert "nothing to do" in capsys.readouterr().err
-    assert "is finished" in plan_pretraining(config(corpus_folder), run.folder).state
+    assert "is finished" in config(corpus_folder).check(Job(output=run.folder))
     with pytest.raises(CheckpointError, match=r"task\.masking\.rate \(was 0\.15, now 0\.3\)"):
         config(corpus_folder, masking={"rate": 0.3}).run(Job(output=run.folder))
 
@@ -78,7 +78,7 @@ def test_an_interrupted_run_continues_to_the_same_bits(run, corpus_folder, tmp_p
     monkeypatch.setattr(MaskedLMTask, "batch", interrupted_batch)
     with pytest.raises(KeyboardInterrupt):
         config(corpus_folder).run(Job(output=tmp_path / "run"))
-    assert "would continue from step-00000020" in plan_pretraining(config(corpus_folder), tmp_path / "run").state
+    assert "would continue from step-00000020" in config(corpus_folder).check(Job(output=tmp_path / "run"))
     monkeypatch.undo()
     second = config(corpus_folder).run(Job(output=tmp_path / "run"))
     assert (second.model / "model.safetensors").read_bytes() == (run.model / "model.safetensors").read_bytes()
@@ -86,10 +86,11 @@ def test_an_interrupted_run_continues_to_the_same_bits(run, corpus_folder, tmp_p
 
 def test_a_plan_counts_and_writes_nothing(corpus_folder, tmp_path):
     """Width 32, one layer: embeddings, norm; 12·32² + 13·32 in the block; the output's transform, norm and bias."""
-    plan = plan_pretraining(config(corpus_folder), tmp_path / "run")
     embeddings = (300 + 24 + 1) * 32 + 2 * 32
-    assert plan.parameters == embeddings + 12 * 32**2 + 13 * 32 + (32 * 32 + 32 + 2 * 32 + 300)
-    text = plan.describe(config(corpus_folder), tmp_path / "run")
+    assert MaskedPretraining(config(corpus_folder)).parameters == embeddings + 12 * 32**2 + 13 * 32 + (
+        32 * 32 + 32 + 2 * 32 + 300
+    )
+    text = config(corpus_folder).check(Job(output=tmp_path / "run"))
     assert "would train: masked-lm bit-tiny" in text and "15% masked" in text and not (tmp_path / "run").exists()
 
 

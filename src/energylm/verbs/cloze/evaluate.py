@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from energylm.config.base import listed
+from energylm.config.base import Strings
 from energylm.config.cloze import Normalise, ScorerConfig
 from energylm.config.environment import data_folder
 from energylm.data.sentence_tasks import MinimalPair, read_blimp
@@ -108,7 +108,7 @@ class EvaluateBlimp(Verb, ScorerConfig):
     writes = "optional"
 
     model: ScoringModel
-    sources: Annotated[tuple[str, ...], BeforeValidator(listed), Positional("FILE|FOLDER")] = Field(
+    sources: Annotated[Strings, Positional("FILE|FOLDER")] = Field(
         (f"{DATA}blimp",),
         min_length=1,
         description="JSONL files of pairs, or folders of them; data: is the folder that ENERGYLM_DATA names.",

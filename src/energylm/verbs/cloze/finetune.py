@@ -4,22 +4,149 @@ Metrics and epochs are those of clark2020 (app. C, table 3), optimiser and sched
 `clark2020/finetune`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from statistics import fmean
+from typing import Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from energylm.config.base import listed
+from energylm.config.base import Strings
 from energylm.config.cloze import SPANS, TASKS, FinetuneTask, Pooling, SpanConfig, TaskName, TextStyle
 from energylm.config.training import CheckpointConfig, TrainingConfig, ValidationConfig
+from energylm.estimators.task_metrics import SeedMedian
+from energylm.files import read_json
 from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.records import LOCAL, Record
+from energylm.report.plots import LinePlot, Series
+from energylm.report.report import Numbers, Plot, Section, Text
+from energylm.tables import Cell, Table
 from energylm.verbs.verb import Verb
 
-if TYPE_CHECKING:
-    from energylm.verbs.cloze.finetune_report import FinetuneResult, FinetuneSummaryResult
+RESULT = "finetune.json"  # in the output folder
+NAMES = {
+    "mcc": "Matthews correlation",
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "spearman": "Spearman correlation",
+    "pearson": "Pearson correlation",
+    "exact_match": "exact match",
+    "best_exact_match": "exact match, best threshold",
+    "best_f1": "F1, best threshold",
+}
 
-Files = Annotated[tuple[str, ...], BeforeValidator(listed)]
+
+@dataclass(frozen=True)
+class SeedOutcome(Record):
+    """One seed, trained and judged; metrics in per cent."""
+
+    seed: int
+    metrics: dict[str, float]
+    parts: dict[str, dict[str, float]]  # metrics of kinds of examples
+    steps: int
+    best_step: int | None
+    seconds: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class FinetuneResult(Record):
+    """`medians` are by metric, the paper's first; `model` is that of the median seed."""
+
+    task: str
+    init: str
+    metric: str  # the paper's
+    medians: dict[str, SeedMedian]
+    baseline: dict[str, float]  # of an answer that ignores the text; empty where there is none
+    seeds: list[SeedOutcome]
+    sizes: dict[str, int]
+    notes: list[str]
+    convention: str
+    folder: Path = field(default=Path(), metadata=LOCAL)
+    report: Path | None = field(default=None, metadata=LOCAL)
+
+    computed = ("median_seed", "steps", "seconds")
+
+    @property
+    def median_seed(self) -> int:
+        return self.seeds[self.medians[self.metric].index].seed
+
+    @property
+    def model(self) -> Path:
+        return self.folder / f"seed-{self.median_seed}" / "model"
+
+    @property
+    def steps(self) -> int:
+        """Of one seed."""
+        return self.seeds[0].steps
+
+    @property
+    def seconds(self) -> float:
+        """Of training all seeds."""
+        return sum(seed.seconds for seed in self.seeds)
+
+    @property
+    def table(self) -> Table:
+        rows: list[list[Cell]] = [
+            [NAMES[name], median.value, median.lowest, median.highest, median.deviation, self.baseline.get(name)]
+            for name, median in self.medians.items()
+        ]
+        columns = ["metric", "median", "lowest", "highest", "deviation", "ignoring the text"]
+        return Table(columns, rows, convention=self.convention)
+
+    def summary(self) -> str:
+        best = self.medians[self.metric]
+        spread = "" if len(best.values) == 1 else f" ({best.lowest:.1f} to {best.highest:.1f})"
+        seeds = f"median of {len(best.values)} seeds" if len(best.values) > 1 else "one seed"
+        return f"{self.task} from {self.init}: {NAMES[self.metric]} {best.value:.1f}{spread}, {seeds}"
+
+    def sections(self, journals: Mapping[int, Sequence[Mapping[str, Any]]], *, about: str) -> list[Section]:
+        """The parts of a report; `journals` are the lines with losses, by seed."""
+        names = list(self.seeds[0].metrics)
+        columns = ["seed", *(NAMES[name] for name in names), "steps", "seconds"]
+        rows: list[list[Cell]] = [
+            [each.seed, *(each.metrics[name] for name in names), each.steps, each.seconds] for each in self.seeds
+        ]
+        sections: list[Section] = [
+            Text("What this is", about),
+            Numbers("Result", self.table),
+            Numbers(
+                "Seeds", Table(columns, rows, convention="the same examples, another head, data order and dropout")
+            ),
+        ]
+        parts: list[list[Cell]] = [
+            [each.seed, part, *(metrics[name] for name in ("exact_match", "f1"))]
+            for each in self.seeds
+            for part, metrics in each.parts.items()
+        ]
+        if parts:
+            sections.append(Numbers("Questions by kind", Table(["seed", "questions", "exact match", "F1"], parts)))
+        lines = [
+            Series(f"seed {seed}", [line["step"] for line in journal], [line["loss"] for line in journal])
+            for seed, journal in journals.items()
+            if journal
+        ]
+        if lines:
+            plot = LinePlot(lines, x_label="step", y_label="training loss")
+            sections.append(Plot("Training", plot, alt="The training loss over steps, a line for each seed."))
+        return sections
+
+
+@dataclass(frozen=True)
+class TaskMean(Record):
+    """Over tasks, of the medians; in per cent."""
+
+    mean: float
+    lowest: float  # of the mean over tasks by seed
+    highest: float
+    ignoring_text: float  # what the most frequent class would give
+    tasks: int
+
+
+@dataclass(frozen=True)
+class FinetuneSummaryResult(Record):
+    models: dict[str, TaskMean]
 
 
 class FinetuneTraining(TrainingConfig):
@@ -55,8 +182,8 @@ class Finetune(Verb):
     data: str | None = Field(
         None, description="The folder with the task's published files (GLUE's layout or the authors')."
     )
-    train: Files = Field((), description="A training file, in place of those of the folder.")
-    evaluation: Files = Field((), description="An evaluation file, in place of those of the folder.")
+    train: Strings = Field((), description="A training file, in place of those of the folder.")
+    evaluation: Strings = Field((), description="An evaluation file, in place of those of the folder.")
     init: str = Field("minilm-l6", description="The encoder: a model folder, a known model or a hub name.")
     seeds: int = Field(3, ge=1, description="How often it is fine-tuned: with --seed, the next one, … (the paper: 10).")
     epochs: float | None = Field(
@@ -124,12 +251,12 @@ class Finetune(Verb):
 
         return plan_finetuning(self, job.folder)
 
-    def run(self, job: Job = DEFAULT_JOB) -> "FinetuneResult":
+    def run(self, job: Job = DEFAULT_JOB) -> FinetuneResult:
         from energylm.verbs.cloze.finetuning import finetune
 
         return finetune(self, job.folder)
 
-    def remarks(self, result: "FinetuneResult") -> list[str]:
+    def remarks(self, result: FinetuneResult) -> list[str]:
         return [f"{result.summary()}; {result.report}"]
 
     def step_content(self) -> Mapping[str, Any]:
@@ -151,7 +278,19 @@ class FinetuneSummary(Verb):
         min_length=1, description="By model and task: the output folder of a fine-tuning."
     )
 
-    def run(self, job: Job = DEFAULT_JOB) -> "FinetuneSummaryResult":
-        from energylm.verbs.cloze.finetune_report import summarise
+    def run(self, job: Job = DEFAULT_JOB) -> FinetuneSummaryResult:
+        return FinetuneSummaryResult({model: _task_mean(folders) for model, folders in self.models.items()})
 
-        return summarise(self.models)
+
+def _task_mean(folders: Mapping[str, str]) -> TaskMean:
+    """Over tasks of the medians, with the spread over seeds, and what ignoring the text would give."""
+    results = [FinetuneResult.from_json(read_json(Path(folder) / RESULT)) for folder in folders.values()]
+    medians = [result.medians[result.metric] for result in results]
+    by_seed = [fmean(of_seed) for of_seed in zip(*(median.values for median in medians), strict=True)]
+    return TaskMean(
+        mean=fmean(median.value for median in medians),
+        lowest=min(by_seed),
+        highest=max(by_seed),
+        ignoring_text=fmean(result.baseline.get(result.metric, 0.0) for result in results),
+        tasks=len(medians),
+    )

@@ -20,7 +20,7 @@ from torch import nn
 from energylm.bundles.model_folder import weights_sha256
 from energylm.config.cloze import SPANS
 from energylm.errors import DataError
-from energylm.estimators.seed_median import SeedMedian
+from energylm.estimators.task_metrics import SeedMedian
 from energylm.files import read_json, sha256_of_file, write_json, write_text
 from energylm.progress import say
 from energylm.randomness import seeded
@@ -29,11 +29,8 @@ from energylm.training.checkpoint import FOLDER as CHECKPOINTS
 from energylm.training.engine import state_of_run, train
 from energylm.training.journal import FILE_NAME as JOURNAL
 from energylm.training.journal import read_journal
-from energylm.verbs.cloze.finetune import Finetune
-from energylm.verbs.cloze.finetune_data import FinetunedModel, TaskData
-from energylm.verbs.cloze.finetune_report import RESULT, FinetuneResult, SeedOutcome, finetune_sections
-from energylm.verbs.cloze.finetune_sentences import SentenceData, sentence_files
-from energylm.verbs.cloze.finetune_spans import SpanData, span_files
+from energylm.verbs.cloze.finetune import RESULT, Finetune, FinetuneResult, SeedOutcome
+from energylm.verbs.cloze.finetune_data import FinetunedModel, SentenceData, SpanData, TaskData, data_files
 
 OUTCOME, PREDICTIONS = "outcome.json", "predictions.jsonl"
 
@@ -61,7 +58,7 @@ def finetune(config: Finetune, output: Path) -> FinetuneResult:
     )
     if is_main:
         journals = {seed.seed: _losses(output / f"seed-{seed.seed}") for seed in seeds}
-        sections = finetune_sections(result.table, seeds, journals, about=_about(config, data))
+        sections = result.sections(journals, about=_about(config, data))
         write_json(output / RESULT, result.to_json())
         write_report(output, title=f"{config.task}, fine-tuned from {Path(config.init).name}", sections=sections)
     return result
@@ -86,13 +83,8 @@ def open_data(config: Finetune) -> TaskData:
         return SpanData(config) if config.about.kind == SPANS else SentenceData(config)
 
 
-def data_files(config: Finetune) -> tuple[list[Path], list[Path]]:
-    """The files that training and evaluation examples come from."""
-    return span_files(config) if config.about.kind == SPANS else sentence_files(config)
-
-
 def data_hashes(config: Finetune) -> dict[str, list[str]]:
-    """The content of these files."""
+    """The content of the files that examples come from."""
     hashes = {}
     for part, files in zip(("train", "evaluation"), data_files(config), strict=True):
         missing = next((file for file in files if not file.is_file()), None)

@@ -1,33 +1,53 @@
-"""What all families of `energylm pretrain` share: corpus and windows, which tokens are text, compute, results.
+"""The work of `energylm pretrain`: corpus and windows, which tokens are text, compute; the networks of each family,
+the task that trains them, how they are saved.
 
 OUTPUT/model/          the trained model; transformers' AutoModel reads it as an encoder
 OUTPUT/journal.jsonl   losses by step
 OUTPUT/checkpoints/    what a killed run continues from
 OUTPUT/training.json   the result; its presence means finished
+
+A new family is a class here, an entry of `FAMILIES` and a verb in `pretrain`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from energylm.bundles.cloze_model import ELECTRA_TT, ELECTRIC, NOISE_FOLDER, TWO_TOWER, ClozeKind, ClozeModel
 from energylm.bundles.masked_language_model import KIND as MASKED
-from energylm.config.models import TransformerShape
-from energylm.config.pretrain import PretrainClozeConfig, masked_preset_shape
+from energylm.bundles.masked_language_model import save_masked_language_model
+from energylm.bundles.model_folder import new_model_folder, quiet_transformers, write_manifest
+from energylm.config.pretrain import PretrainClozeConfig, masked_preset_shape, tower_shape
 from energylm.config.training import TrainingConfig
 from energylm.data.corpus import Corpus
 from energylm.data.windows import Windows
+from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError
-from energylm.models.cloze_presets import NetworkSizes
+from energylm.models.cloze_presets import (
+    MaskedLMNetwork,
+    NetworkSizes,
+    build_detector,
+    build_encoder,
+    build_generator,
+    build_masked_network,
+    build_two_tower,
+    share_token_embeddings,
+)
 from energylm.models.compute import equal_steps, training_flops_per_step
 from energylm.models.presets import count_parameters
+from energylm.models.two_tower import TwoTowerForCloze
+from energylm.randomness import seeded
+from energylm.training.contrast_task import NOISE_LOSS, ContrastTask, ElectraContrast, ElectricContrast
 from energylm.training.engine import state_of_run, train
+from energylm.training.language_model_task import MaskedLMTask, TwoTowerTask
 from energylm.training.state import TrainedRun
-from energylm.verbs.cloze.families import FAMILIES
 from energylm.verbs.cloze.pretrain import Pretrain, PretrainMLM
 
+ELECTRA = "electra"
 BOUNDARIES_A_WINDOW = 0.01  # on average, from which on the end-of-text token counts as learnt: hundreds in a short run
 MEASURES = {  # validation numbers, as a person reads them
     "loss": "{:.3f} nats per token",
@@ -55,67 +75,46 @@ class PretrainRun(TrainedRun):
         return f"{said} on split valid; step {self.best_step:,} of {self.steps:,}, {self.compute:.3g} FLOPs"
 
 
-@dataclass(frozen=True)
-class PretrainPlan:
-    """What a run would do, and what it finds in the output folder."""
-
-    family: str
-    parameters: int  # of all networks that are trained, shared ones once
-    windows: int
-    steps: int | None
-    flops_per_step: float
-    state: str
-
-    @property
-    def compute(self) -> float | None:
-        return None if self.steps is None else self.steps * self.flops_per_step
-
-    def describe(self, verb: Pretrain, output: Path) -> str:
-        steps = "until validation stops improving" if self.steps is None else f"{self.steps:,} steps"
-        compute = f"{self.flops_per_step:.3g} FLOPs a step" + (f", {self.compute:.3g} in all" if self.compute else "")
-        masked = f"{verb.masking.rate:.0%} masked, " if isinstance(verb, PretrainMLM) else ""
-        return (
-            f"{output}: {self.state}: {self.family} {verb.preset}, {self.parameters:,} parameters, {steps} of "
-            f"{verb.training.global_batch} windows of {verb.window} tokens ({self.windows:,} windows), {masked}"
-            f"{compute}"
-        )
-
-
-@dataclass(frozen=True)
 class Pretraining:
-    """A run's opened corpus and the settings that follow from it."""
+    """A run's opened corpus, the settings that follow from it, and its networks."""
 
-    verb: Any  # of one of the families, each with options of its own
-    corpus: Corpus
-    train_windows: Windows
-    valid_windows: Windows | None
-    training: TrainingConfig
+    metric: ClassVar[str] = "loss"  # the validation number that decides, where the configuration leaves that open
+    needs_mask: ClassVar[bool] = False
 
-    @classmethod
-    def open(cls, verb: Pretrain, *, metric: str = "loss") -> "Pretraining":
-        """`metric` is the validation number that decides, where the configuration leaves that open."""
-        corpus = Corpus.open(verb.corpus)
+    def __init__(self, verb: Any) -> None:
+        """`verb` is that of the family, with options of its own."""
+        self.verb, self.corpus = verb, Corpus.open(verb.corpus)
+        self.train_windows = Windows(self.corpus, "train", length=verb.window)
         validates = verb.training.validation.every_steps is not None
-        return cls(
-            verb,
-            corpus,
-            Windows(corpus, "train", length=verb.window),
-            Windows(corpus, "valid", length=verb.window) if validates else None,
-            _training(verb, corpus.vocabulary_size, metric),
-        )
-
-    @property
-    def shape(self) -> TransformerShape:
-        return masked_preset_shape(self.verb.preset, self.verb.network)
-
-    @property
-    def sizes(self) -> NetworkSizes:
-        """What the networks must know of the corpus."""
-        return {
+        self.valid_windows = Windows(self.corpus, "valid", length=verb.window) if validates else None
+        self.training = self._training()
+        self.shape = masked_preset_shape(verb.preset, verb.network)
+        self.sizes: NetworkSizes = {
             "vocabulary_size": self.corpus.vocabulary_size,
-            "max_length": self.verb.window,
+            "max_length": verb.window,
             "pad_token_id": self.corpus.tokenizer.pad_token_id,
         }
+        self.flops_per_step = training_flops_per_step(verb, vocabulary_size=self.corpus.vocabulary_size)
+        if self.needs_mask:
+            _ = self.mask_token_id  # refused here already where there is none
+
+    def build(self) -> nn.Module:
+        """The networks, with weights from torch's global generator."""
+        raise NotImplementedError
+
+    def task(self) -> Any:
+        """What the engine trains."""
+        raise NotImplementedError
+
+    def built(self) -> Any:
+        with seeded(self.verb.training.seed, "initialisation"):
+            return self.build()
+
+    @property
+    def parameters(self) -> int:
+        """Of all networks that are trained, shared ones once."""
+        with torch.device("meta"):
+            return count_parameters(self.build())
 
     @property
     def ordinary_V(self) -> Tensor:  # noqa: N802
@@ -142,7 +141,7 @@ class Pretraining:
 
     @property
     def task_options(self) -> dict[str, Any]:
-        """What every family's task is told."""
+        """What every family's task is told beside its network and windows."""
         verb, training = self.verb, self.training
         return {
             "ordinary_V": self.ordinary_V,
@@ -168,16 +167,137 @@ class Pretraining:
             "config": self.verb.model_dump(mode="json", exclude={"corpus"}),
         }
 
-    @property
-    def flops_per_step(self) -> float:
-        return training_flops_per_step(self.verb, vocabulary_size=self.corpus.vocabulary_size)
+    def saved_cloze(self, kind: ClozeKind) -> Callable[[Any, Path], None]:
+        """Saves a `ClozeModel`: one network, or one with its noise model."""
+
+        def save(model: Any, folder: Path) -> None:
+            alone = kind == TWO_TOWER
+            noise: dict[str, Any] = {} if alone else {"noise": model["noise"], "noise_rate": self.verb.noise_rate}
+            ClozeModel(
+                kind,
+                model if alone else model["main"],
+                self.corpus.tokenizer,
+                **noise,
+                framed=self.framed,
+                name=folder.parent.name,
+                provenance=self.provenance,
+            ).save_pretrained(folder)
+
+        return save
+
+    def save_masked(self, network: Any, folder: Path, *, name: str) -> None:
+        facts: dict[str, Any] = {"name": name, "framed": self.framed, "provenance": self.provenance}
+        save_masked_language_model(network, self.corpus.tokenizer, folder, **facts)
+
+    def _training(self) -> TrainingConfig:
+        """The training settings with the steps that `compute` pays for, and the family's deciding number."""
+        verb, values = self.verb, self.verb.training.model_dump()
+        if isinstance(verb, PretrainClozeConfig) and verb.compute is not None:
+            values["steps"] = equal_steps(verb, verb.compute, vocabulary_size=self.corpus.vocabulary_size)
+        if values["validation"]["metric"] == "loss":
+            values["validation"]["metric"] = self.metric
+        return TrainingConfig.checked(values, origin="the training settings")
+
+
+class MaskedPretraining(Pretraining):
+    needs_mask = True
+
+    def build(self) -> MaskedLMNetwork:
+        return build_masked_network(self.verb.preset, overrides=self.verb.network, **self.sizes)
+
+    def task(self) -> MaskedLMTask:
+        return MaskedLMTask(
+            self.built(),
+            self.train_windows,
+            self.valid_windows,
+            masking=self.verb.masking,
+            mask_token_id=self.mask_token_id,
+            save_model=lambda network, folder: self.save_masked(network, folder, name=folder.parent.name),
+            **self.task_options,
+        )
+
+
+class TwoTowerPretraining(Pretraining):
+    def build(self) -> TwoTowerForCloze:
+        return build_two_tower(tower_shape(self.shape, self.verb.size), **self.sizes)
+
+    def task(self) -> TwoTowerTask:
+        options = self.task_options
+        options["fingerprint"]["size"] = self.verb.size
+        save = self.saved_cloze(TWO_TOWER)
+        return TwoTowerTask(self.built(), self.train_windows, self.valid_windows, save_model=save, **options)
+
+
+class _ContrastPretraining(Pretraining):
+    """A main network beside its noise model, which share the table of token embeddings."""
+
+    metric = NOISE_LOSS
+
+    def build(self) -> nn.ModuleDict:
+        is_electric = self.verb.family == ELECTRIC
+        main = (build_encoder if is_electric else build_detector)(self.shape, **self.sizes)
+        build_noise = build_generator if self.verb.family == ELECTRA else build_two_tower
+        noise = build_noise(self.verb.noise_shape, embedding_width=self.shape.width, **self.sizes)
+        share_token_embeddings(main, noise)
+        headed = TokenEnergy(main, seed=self.verb.training.seed) if is_electric else main
+        return nn.ModuleDict({"noise": noise, "main": headed})
+
+    def _task(self, contrast: ElectricContrast | ElectraContrast, save: Callable[[Any, Path], None]) -> ContrastTask:
+        return ContrastTask(
+            self.built(),
+            self.train_windows,
+            self.valid_windows,
+            contrast=contrast,
+            noise_rate=self.verb.noise_rate,
+            contrast_weight=self.verb.contrast_weight,
+            save_model=save,
+            **self.task_options,
+        )
+
+
+class ElectricPretraining(_ContrastPretraining):
+    def task(self) -> ContrastTask:
+        return self._task(ElectricContrast(self.verb.algorithm), self.saved_cloze(ELECTRIC))
+
+
+class ElectraPretraining(_ContrastPretraining):
+    """Saves an `ElectraForPreTraining` (shapes with local attention: a ModernBERT token classifier with one label), and
+    beside it in `noise/` the generator, a masked language model of its own."""
+
+    needs_mask = True
+
+    def task(self) -> ContrastTask:
+        return self._task(ElectraContrast(self.mask_token_id), self._save)
+
+    def _save(self, model: Any, folder: Path) -> None:
+        name = folder.parent.name
+        with new_model_folder(folder) as temporary:
+            with quiet_transformers():
+                model["main"].save_pretrained(temporary)
+                self.corpus.tokenizer.save_pretrained(temporary)
+            self.save_masked(model["noise"], temporary / NOISE_FOLDER, name=f"generator of {name}")
+            facts = {"name": name, "vocabulary_size": self.corpus.vocabulary_size}
+            write_manifest(temporary, kind=ELECTRA, facts=facts, provenance=self.provenance)
+
+
+class ElectraTTPretraining(_ContrastPretraining):
+    def task(self) -> ContrastTask:
+        return self._task(ElectraContrast(None), self.saved_cloze(ELECTRA_TT))
+
+
+FAMILIES: dict[str, type[Pretraining]] = {
+    MASKED: MaskedPretraining,
+    ELECTRIC: ElectricPretraining,
+    ELECTRA: ElectraPretraining,
+    ELECTRA_TT: ElectraTTPretraining,
+    TWO_TOWER: TwoTowerPretraining,
+}
 
 
 def pretrain(verb: Pretrain, output: Path) -> PretrainRun:
     """Train into the folder `output`, or continue the run that it holds. A finished run is left as it is."""
-    family = FAMILIES[verb.family]
-    run = Pretraining.open(verb, metric=family.metric)
-    result = train(family.task(run), run.training, folder=output)
+    run = FAMILIES[verb.family](verb)
+    result = train(run.task(), run.training, folder=output)
     return PretrainRun.of(
         result,
         output,
@@ -187,29 +307,15 @@ def pretrain(verb: Pretrain, output: Path) -> PretrainRun:
     )
 
 
-def plan_pretraining(verb: Pretrain, output: Path) -> PretrainPlan:
+def describe_pretraining(verb: Pretrain, output: Path) -> str:
     """Check all inputs and say what `pretrain` would do. Writes nothing."""
-    family = FAMILIES[verb.family]
-    run = Pretraining.open(verb, metric=family.metric)
-    if family.needs_mask:
-        _ = run.mask_token_id  # refused here already where there is none
-    with torch.device("meta"):
-        model = family.build(run)
-    return PretrainPlan(
-        family=verb.family,
-        parameters=count_parameters(model),
-        windows=len(run.train_windows),
-        steps=run.training.steps,
-        flops_per_step=run.flops_per_step,
-        state=state_of_run(output),
+    run = FAMILIES[verb.family](verb)
+    steps, flops = run.training.steps, run.flops_per_step
+    until = "until validation stops improving" if steps is None else f"{steps:,} steps"
+    compute = f"{flops:.3g} FLOPs a step" + (f", {steps * flops:.3g} in all" if steps else "")
+    masked = f"{verb.masking.rate:.0%} masked, " if isinstance(verb, PretrainMLM) else ""
+    return (
+        f"{output}: {state_of_run(output)}: {verb.family} {verb.preset}, {run.parameters:,} parameters, {until} of "
+        f"{verb.training.global_batch} windows of {verb.window} tokens ({len(run.train_windows):,} windows), {masked}"
+        f"{compute}"
     )
-
-
-def _training(verb: Pretrain, vocabulary_size: int, metric: str) -> TrainingConfig:
-    """The training settings with the steps that `compute` pays for, and the family's deciding number."""
-    values = verb.training.model_dump()
-    if isinstance(verb, PretrainClozeConfig) and verb.compute is not None:
-        values["steps"] = equal_steps(verb, verb.compute, vocabulary_size=vocabulary_size)
-    if values["validation"]["metric"] == "loss":
-        values["validation"]["metric"] = metric
-    return TrainingConfig.checked(values, origin="the training settings")

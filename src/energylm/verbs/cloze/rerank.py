@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from energylm.config.base import Config, listed
+from energylm.config.base import Config, Strings
 from energylm.config.cloze import STDIN, LengthNormalisation, MetricName, NBestFormat, ScorerConfig, WeightGrid
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
@@ -12,7 +12,6 @@ from energylm.verbs.verb import Positional, Verb
 if TYPE_CHECKING:
     from energylm.verbs.cloze.rerank_report import RerankResult
 
-Files = Annotated[tuple[str, ...], BeforeValidator(listed)]
 MODEL = "a model folder, a GGUF file, a known model or a hub name"
 
 
@@ -62,16 +61,18 @@ class Rerank(Verb, ScorerConfig):
     apart_from: ClassVar[frozenset[str]] = frozenset({"best", "device"})
 
     model: Annotated[str | None, Positional("MODEL")] = Field(None, description=f"The scorer: {MODEL}.")
-    files: Annotated[Files, Positional("FILE|-")] = Field(
+    files: Annotated[Strings, Positional("FILE|-")] = Field(
         (), description="N-best lists: ESPnet JSON, JSONL, TSV or Moses; - is standard input."
     )
-    dev: Files = Field((), description="Lists on which λ is tuned: one for all files, or one for each, in their order.")
-    scorer: Files = Field((), description="One more scorer, with its own λ.")
+    dev: Strings = Field(
+        (), description="Lists on which λ is tuned: one for all files, or one for each, in their order."
+    )
+    scorer: Strings = Field((), description="One more scorer, with its own λ.")
     weight: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] = Field(
         (), description="A fixed λ in place of tuning, one for each scorer."
     )
-    references: Files = Field((), description="A file of references, a line each, for each FILE.")
-    dev_references: Files = Field((), description="A file of references for each --dev.")
+    references: Strings = Field((), description="A file of references, a line each, for each FILE.")
+    dev_references: Strings = Field((), description="A file of references for each --dev.")
     scorers: tuple[NamedScorer, ...] = Field((), description="Scorers with settings of their own.")
     sets: tuple[RerankSet, ...] = Field((), description="Sets of lists, each with its dev lists and references.")
     format: NBestFormat | None = Field(None, description="Format of the lists; none: by the file's name or content.")

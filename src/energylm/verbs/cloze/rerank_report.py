@@ -11,8 +11,7 @@ import numpy as np
 
 from energylm.bundles.reranker import Reranked
 from energylm.data.nbest import NBest
-from energylm.estimators.additive_metrics import AdditiveMetric, Floats
-from energylm.estimators.paired_bootstrap import MetricInterval, paired_bootstrap
+from energylm.estimators.additive_metrics import AdditiveMetric, Floats, MetricInterval, paired_bootstrap
 from energylm.estimators.weight_tuning import Tuning
 from energylm.records import LOCAL, Record
 from energylm.report.plots import LinePlot, Series
