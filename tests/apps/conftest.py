@@ -27,6 +27,11 @@ STORY = (
     "had come up to the third step of the mill. The clerk counted the lamps. Seven were lit and two were broken. "
     "“We have a letter from the harbour,” said the old miller, and he put it on the table,"
 )
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|cls|>{{ message['role'] }}: {{ message['content'] }}<|sep|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|cls|>assistant: {% endif %}"
+)
+CHAT = [{"role": "user", "content": "the clerk counts"}, {"role": "assistant", "content": "boats"}]
 ENDINGS = (" before the tide came in.", " and nobody asked why.", " as the old miller had done.", " under seven lamps.")
 
 

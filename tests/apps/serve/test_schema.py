@@ -27,6 +27,7 @@ from schemathesis.specs.openapi.checks import (
 from energylm.apps.serve.app import create_app
 from energylm.apps.serve.services import load_services
 from energylm.apps.serve.verb import Serve, ServeLimits
+from tests.apps.conftest import CHAT_TEMPLATE
 
 CHECKS = [
     not_a_server_error,
@@ -51,19 +52,21 @@ def document(model_folder, energy_folder, detector_folder):
         proposals=4,
         limits=ServeLimits(max_proposals=8, max_new_tokens=16, max_choices=4, max_prompts=4, max_texts=8),
     )
-    app = create_app(load_services(config), config.limits)
+    services = load_services(config)
+    services.completer.lm.tokenizer.chat_template = CHAT_TEMPLATE
+    app = create_app(services, config.limits)
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 
 OPERATIONS = [
-    *(("POST", f"/v1/{name}") for name in ("completions", "score", "rerank", "detect")),
+    *(("POST", f"/v1/{name}") for name in ("completions", "chat/completions", "score", "rerank", "detect")),
     *(("GET", path) for path in ("/v1/models", "/v1/models/{name}", "/metrics", "/healthz")),
 ]
 
 
 def test_the_list_of_operations_is_whole(document):
-    found = {(one.ok().method.upper(), one.ok().path) for one in document.get_all_operations()}
-    assert found == set(OPERATIONS)
+    operations = {(result.ok().method.upper(), result.ok().path) for result in document.get_all_operations()}
+    assert operations == set(OPERATIONS)
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["obeys", "breaks"])

@@ -1,8 +1,8 @@
 """The application of `energylm serve`: endpoints, keys, limits, metrics and the page, put together.
 
-    POST /v1/completions /v1/score /v1/rerank /v1/detect      GET /v1/models      with a key, where there are keys
-    GET /metrics                                                                  likewise
-    GET / /healthz /openapi.json                                                  for everyone
+    POST /v1/completions /v1/chat/completions                          with a key, where there are keys
+    POST /v1/score /v1/rerank /v1/detect      GET /v1/models /metrics  likewise
+    GET / /healthz /openapi.json                                       for everyone
 
 The page is one HTML file with style sheets and a script that asks the server's own endpoints; it needs no other
 machine. What the server cannot do (no detector, no scorer) it says when asked.
@@ -31,8 +31,9 @@ from energylm.apps.security import (
     add_error_handlers,
     add_security_headers,
 )
+from energylm.apps.serve.chat import chat_router
 from energylm.apps.serve.completions import completions_router
-from energylm.apps.serve.queue import ModelQueue, ServeMetrics
+from energylm.apps.serve.queue import Handler, ModelQueue, ServeMetrics
 from energylm.apps.serve.schemas import ErrorResponse, Health, ModelFacts, ModelsResponse
 from energylm.apps.serve.services import Services, Serving
 from energylm.apps.serve.tools import detect_texts, rerank_lists, score_texts, tools_router
@@ -57,18 +58,7 @@ def create_app(
     """`keys` that are empty let everyone ask; `hosts` are the names under which the server may be addressed (all where
     None): without keys this keeps pages of other sites out, whatever name they give to this machine."""
     limits, keys, metrics = limits or ServeLimits(), keys or ApiKeys(), ServeMetrics()
-    queue = ModelQueue(
-        {
-            "complete": lambda tasks, is_wanted: services.complete(tasks, is_wanted=is_wanted),
-            "choose": lambda tasks, _: services.choose(tasks),
-            "score": lambda tasks, _: score_texts(services, tasks),
-            "rerank": lambda tasks, _: rerank_lists(services, tasks),
-            "detect": lambda tasks, _: detect_texts(services, tasks),
-        },
-        limits=limits,
-        metrics=metrics,
-        on_quiet=running.give_back_free_memory,
-    )
+    queue = ModelQueue(_handlers(services), limits=limits, metrics=metrics, on_quiet=running.give_back_free_memory)
     serving = Serving(services, limits, queue, metrics, upstream)
 
     @asynccontextmanager
@@ -91,8 +81,8 @@ def create_app(
         redirect_slashes=False,
     )
     guard = [Depends(_key_holder(keys)), Depends(HTTPBearer(auto_error=False))] if keys else []
-    for router in (completions_router(serving), tools_router(serving), _models_router(serving)):
-        app.include_router(router, dependencies=guard)
+    for router in (completions_router, chat_router, tools_router, _models_router):
+        app.include_router(router(serving), dependencies=guard)
     app.include_router(_health_router(serving))
     app.include_router(page_router())
     add_error_handlers(app)
@@ -104,6 +94,22 @@ def create_app(
     app.add_middleware(_Measured, metrics=metrics, known=frozenset(["/", *app.openapi()["paths"]]))
     add_security_headers(app)
     return app
+
+
+def _handlers(services: Services) -> dict[str, Handler]:
+    """By kind of work: requests that travel together → an answer to each."""
+    handlers: dict[str, Handler] = {
+        "score": lambda bodies, _: score_texts(services, bodies),
+        "rerank": lambda bodies, _: rerank_lists(services, bodies),
+        "detect": lambda bodies, _: detect_texts(services, bodies),
+    }
+    completer, chooser = services.completer, services.chooser
+    if completer is not None:
+        handlers["complete"] = lambda tasks, is_wanted: completer.complete(tasks, is_wanted=is_wanted)
+        handlers["answer"] = lambda tasks, is_wanted: completer.for_chat.complete(tasks, is_wanted=is_wanted)
+    if chooser is not None:
+        handlers["choose"] = lambda tasks, _: chooser.choose(tasks)
+    return handlers
 
 
 def _models_router(serving: Serving) -> APIRouter:

@@ -18,8 +18,11 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, pairwise
-from typing import Any, Literal
+from typing import Literal
+
+from torch import Tensor
 
 from energylm import contracts
 from energylm.apps.serve.schemas import (
@@ -32,6 +35,7 @@ from energylm.apps.serve.schemas import (
     Usage,
 )
 from energylm.bundles.batched_requests import DrawRequest, TokenAlternatives, draw_requests, token_alternatives
+from energylm.bundles.chat import Message
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.bundles.language_model import LanguageModel
@@ -39,10 +43,12 @@ from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.residual_sampling import JointSample, PoolRequest
 from energylm.config.models import TOKENS
 from energylm.config.sampling import JointSampling, Truncation
-from energylm.errors import DataError
+from energylm.errors import DataError, ModelError
 from energylm.progress import Progress
 from energylm.samplers.resampling import Weights
 
+Chat = tuple[Message, ...]
+Prompt = str | list[int] | Chat
 Draw = tuple[Context, list[int], JointSample | None]  # a prompt, the tokens of a text, and what they were chosen among
 
 
@@ -67,7 +73,7 @@ class CompletionTask:
     """A request with its defaults filled in, inside the server's limits."""
 
     model: str
-    prompts: tuple[str | list[int], ...]
+    prompts: tuple[Prompt, ...]
     n: int  # texts of each prompt
     max_new_tokens: int
     temperature: float  # 0: greedy
@@ -87,9 +93,13 @@ class CompletionTask:
         return len(self.prompts) * self.n * (self.proposals or 1)
 
     @property
-    def prompt_of_each(self) -> list[str]:
-        """The prompt of each text, as text."""
-        return [str(prompt) for prompt in self.prompts for _ in range(self.n)]
+    def prompt_of_each(self) -> list[Prompt]:
+        """The prompt of each text."""
+        return [prompt for prompt in self.prompts for _ in range(self.n)]
+
+    @property
+    def is_chat(self) -> bool:
+        return isinstance(self.prompts[0], tuple)
 
     @property
     def is_untruncated(self) -> bool:
@@ -157,11 +167,16 @@ def _choice(task: CompletionTask, index: int, chosen: ChosenText) -> CompletionC
     )
 
 
-def candidate_facts(texts: Iterable[str], energy_N: Iterable[Any], log_weight_N: Iterable[Any]) -> list[CandidateFacts]:
+def candidate_facts(texts: Iterable[str], energy_N: Tensor, log_weight_N: Tensor) -> list[CandidateFacts]:
     return [
-        CandidateFacts(text=text, energy=float(energy), log_weight=float(log_weight))
+        CandidateFacts(text=text, energy=finite(energy), log_weight=finite(log_weight))
         for text, energy, log_weight in zip(texts, energy_N, log_weight_N, strict=True)
     ]
+
+
+def finite(value: Tensor) -> float | None:
+    """As JSON can say it: a text that the energy forbids has neither energy nor weight."""
+    return float(value) if bool(value.isfinite()) else None
 
 
 class Completer:
@@ -172,6 +187,18 @@ class Completer:
         self.lm = model.lm if isinstance(model, ResidualModel) else model
         self._texts = JointTexts(self.lm)
 
+    @cached_property
+    def for_chat(self) -> "Completer":
+        """The same models as writers of answers, which end with the chat template's end-of-turn token."""
+        if not isinstance(self.lm, LanguageModel):
+            raise ModelError(
+                "this language model has no tokenizer, so it reads no messages; complete token ids instead"
+            )
+        lm = self.lm.for_chat()
+        if lm is self.lm:
+            return self
+        return Completer(lm if self.joint is None else ResidualModel(lm, self.joint.energy))
+
     @property
     def window(self) -> int | None:
         """Tokens that prompt and text may take together."""
@@ -181,8 +208,10 @@ class Completer:
             limits.append(energy.network.max_tokens)
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def read(self, prompt: str | Sequence[int]) -> Context:
-        """A prompt as ids. May be called while another thread completes."""
+    def read(self, prompt: Prompt) -> Context:
+        """A prompt as ids, a chat by the model's template. May be called while another thread completes."""
+        if isinstance(prompt, tuple):
+            return self._texts.chat(prompt)
         if not isinstance(prompt, str):
             unknown = next((token for token in prompt if not 0 <= token < self.lm.vocabulary_size), None)
             if unknown is not None:
@@ -266,8 +295,8 @@ class Completer:
         (pool,) = sample.pools
         (kept,) = pool.kept
         facts = ChoiceFacts(
-            energy=float(pool.energy[kept]),
-            log_weight=float(pool.log_weight[kept]),
+            energy=finite(pool.energy[kept]),
+            log_weight=finite(pool.log_weight[kept]),
             ess=sample.ess,
             largest_share=sample.largest_share,
             warning=sample.warning,

@@ -2,20 +2,23 @@
 
 A stream sends the chosen text: the energy chooses among whole candidates, so the first piece comes when all are drawn.
 Errors have come by then, hence a stream that begins is a stream that ends.
+
+Relations  `chat` has messages for prompts and goes the same way: `sampling_task`, `answered`, `chunks`, `streamed`.
 """
 
 import asyncio
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from energylm.apps.security import RefusedRequest, safe_json
-from energylm.apps.serve.completer import CompletionTask
+from energylm.apps.serve.completer import CompletionTask, Prompt
 from energylm.apps.serve.schemas import (
     LOWEST_TEMPERATURE,
     CompletionChoice,
@@ -23,6 +26,8 @@ from energylm.apps.serve.schemas import (
     CompletionResponse,
     EnergyOptions,
     LogProbs,
+    SamplingRequest,
+    SamplingResponse,
 )
 from energylm.apps.serve.services import BASE_SUFFIX, Serving
 from energylm.apps.serve.upstream import proposals_of
@@ -30,6 +35,7 @@ from energylm.bundles.joint_texts import Context
 
 DEFAULT_TOKENS = 16  # OpenAI's
 EVENT_STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+END_OF_STREAM = "data: [DONE]\n\n"
 
 
 def completions_router(serving: Serving) -> APIRouter:
@@ -43,25 +49,25 @@ def completions_router(serving: Serving) -> APIRouter:
         summary="Continue prompts by joint sampling",
     )
     async def completions(body: CompletionRequest, request: Request, response: Response) -> Any:
-        task = completion_task(body, serving)
-        serving.queue.check_room()  # before prompts are read and upstreams are asked
-        ask = _ask_models if serving.upstream is None else _ask_upstream
-        kind, payload, rows = await ask(task, serving)
-        answer = await serving.ask(kind, payload, rows=rows, request=request, response=response)
-        serving.metrics.tokens.inc(answer.usage.completion_tokens)
-        if not body.stream:
-            return answer
-        timing = {"server-timing": response.headers["server-timing"]}
-        with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        return StreamingResponse(events(answer, with_usage=with_usage), media_type="text/event-stream", headers=timing)
+        new_tokens = body.max_tokens or DEFAULT_TOKENS
+        task = sampling_task(body, serving, _prompts(body), max_new_tokens=new_tokens, logprobs=body.logprobs)
+        answer = await answered(task, serving, request, response)
+        return streamed(chunks(answer, body), response) if body.stream else answer
 
     return router
 
 
-def completion_task(body: CompletionRequest, serving: Serving) -> CompletionTask:
+def sampling_task(
+    body: SamplingRequest,
+    serving: Serving,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int,
+    logprobs: int | None,
+) -> CompletionTask:
     """The request with its defaults filled in; an error where it leaves the server's limits."""
     limits, energy = serving.limits, body.energy or EnergyOptions()
-    model, prompts = _model(body.model, serving), _prompts(body)
+    model = _model(body.model, serving)
     temperature = 1.0 if body.temperature is None else body.temperature
     if 0 < temperature < LOWEST_TEMPERATURE:
         raise RefusedRequest(400, f"temperature: give 0 (greedy) or {LOWEST_TEMPERATURE} at least", param="temperature")
@@ -72,7 +78,7 @@ def completion_task(body: CompletionRequest, serving: Serving) -> CompletionTask
         model=model,
         prompts=tuple(prompts),
         n=body.n or 1,
-        max_new_tokens=body.max_tokens or DEFAULT_TOKENS,
+        max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         top_k=body.top_k or energy.top_k or serving.services.top_k,
@@ -80,7 +86,7 @@ def completion_task(body: CompletionRequest, serving: Serving) -> CompletionTask
         weights=energy.weights or ("paper" if chooser is None or chooser.lm is None else "corrected"),
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         seed=secrets.randbits(53) if body.seed is None else body.seed,  # so that JavaScript can repeat it, too
-        logprobs=body.logprobs,
+        logprobs=logprobs,
         details=bool(energy.details),
     )
     serving.check_at_most(len(prompts), limits.max_prompts, param="prompt")
@@ -90,8 +96,24 @@ def completion_task(body: CompletionRequest, serving: Serving) -> CompletionTask
     drawn = task.rows * task.max_new_tokens
     serving.check_at_most(drawn, limits.max_request_tokens, param="prompts × n × proposals × max_tokens")
     for prompt in prompts:
-        serving.check_at_most(len(prompt), limits.max_text_characters, param="prompt")
+        param = "messages" if isinstance(prompt, tuple) else "prompt"
+        serving.check_at_most(_length(prompt), limits.max_text_characters, param=param)
     return task
+
+
+def _length(prompt: Prompt) -> int:
+    """In characters, or in token ids."""
+    return sum(len(message["content"]) for message in prompt) if isinstance(prompt, tuple) else len(prompt)
+
+
+async def answered(task: CompletionTask, serving: Serving, request: Request, response: Response) -> CompletionResponse:
+    """The models' answer; `response` gets a header that tells how long it took."""
+    serving.queue.check_room()  # before prompts are read and upstreams are asked
+    ask = _ask_models if serving.upstream is None else _ask_upstream
+    kind, payload, rows = await ask(task, serving)
+    answer: CompletionResponse = await serving.ask(kind, payload, rows=rows, request=request, response=response)
+    serving.metrics.tokens.inc(0 if answer.usage is None else answer.usage.completion_tokens)
+    return answer
 
 
 def _proposals(energy: EnergyOptions, model: str, serving: Serving) -> int | None:
@@ -138,38 +160,42 @@ async def _ask_models(task: CompletionTask, serving: Serving) -> tuple[str, Any,
             completer.check(context, max_new_tokens=task.max_new_tokens)
         return contexts
 
-    return "complete", replace(task, contexts=await asyncio.to_thread(read)), task.rows
+    task = replace(task, contexts=await asyncio.to_thread(read))
+    travels_apart = task.is_chat and completer.for_chat is not completer
+    return ("answer" if travels_apart else "complete"), task, task.rows
 
 
 async def _ask_upstream(task: CompletionTask, serving: Serving) -> tuple[str, Any, int]:
-    chooser = serving.services.chooser
-    assert chooser is not None and serving.upstream is not None
-    if not all(isinstance(prompt, str) for prompt in task.prompts):
+    chooser, upstream = serving.services.chooser, serving.upstream
+    assert chooser is not None and upstream is not None
+    if not all(isinstance(prompt, str | tuple) for prompt in task.prompts):
         raise RefusedRequest(400, "prompt: with an upstream prompts are texts, not token ids", param="prompt")
     if task.logprobs is not None:
         raise RefusedRequest(400, "logprobs: not offered with an upstream; leave it out", param="logprobs")
-    pools = await serving.upstream.propose(task, logprobs=task.weights == "corrected" and chooser.lm is not None)
+    chooser.check_request(task)
+    pools = await upstream.propose(task, logprobs=chooser.corrects(task))
+    chooser.check_pools(task, pools)
     return "choose", (task, pools), len(pools) * proposals_of(task)
 
 
-def events(answer: CompletionResponse, *, with_usage: bool) -> Iterator[str]:
-    """Choice after choice, piece after piece, as server-sent events."""
+def chunks(answer: CompletionResponse, body: SamplingRequest) -> Iterator[CompletionResponse]:
+    """The answer choice after choice, piece after piece."""
     head = answer.model_copy(update={"choices": [], "usage": None, "energylm": None})
     for choice in answer.choices:
         for piece, logprobs in _pieces(choice):
             part = CompletionChoice(text=piece, index=choice.index, logprobs=logprobs, finish_reason=None)
-            yield _event(head, choices=[part])
-        end = CompletionChoice(
-            text="", index=choice.index, logprobs=None, finish_reason=choice.finish_reason, energylm=choice.energylm
-        )
-        yield _event(head, choices=[end], energylm=answer.energylm)
-    if with_usage:
-        yield _event(head, usage=answer.usage)
-    yield "data: [DONE]\n\n"
+            yield head.model_copy(update={"choices": [part]})
+        end = choice.model_copy(update={"text": "", "logprobs": None})
+        yield head.model_copy(update={"choices": [end], "energylm": answer.energylm})
+    if body.stream_options is not None and body.stream_options.include_usage:
+        yield head.model_copy(update={"usage": answer.usage})
 
 
-def _event(head: CompletionResponse, **values: Any) -> str:
-    return f"data: {safe_json(head.model_copy(update=values).model_dump(mode='json'))}\n\n"
+def streamed(parts: Iterable[SamplingResponse], response: Response) -> StreamingResponse:
+    """Parts of an answer as server-sent events; what `response` tells about time is told here, too."""
+    events = (f"data: {safe_json(part.model_dump(mode='json', exclude_unset=True))}\n\n" for part in parts)
+    timing = {"server-timing": response.headers["server-timing"]}
+    return StreamingResponse(chain(events, [END_OF_STREAM]), media_type="text/event-stream", headers=timing)
 
 
 def _pieces(choice: CompletionChoice) -> list[tuple[str, LogProbs | None]]:

@@ -19,6 +19,7 @@ LOWEST_TEMPERATURE = 0.01  # but 0, which is greedy: below, logits overflow
 Count = Annotated[int, Field(ge=1, le=100_000)]
 TokenId = Annotated[int, Field(ge=0, lt=INT64)]
 BoundedText = Annotated[str, Field(max_length=1 << 20)]
+LikeliestTokens = Annotated[int, Field(ge=0, le=5)]
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 Nothing = Literal[None]
 
@@ -60,16 +61,11 @@ class StreamOptions(RequestBody):
     include_obfuscation: bool | None = Field(None, description="Known, without effect.")
 
 
-class CompletionRequest(RequestBody):
+class SamplingRequest(RequestBody):
+    """What completions and chats have in common."""
+
     model: str | None = Field(None, max_length=200, description="A name of /v1/models; none: the first.")
-    prompt: (
-        BoundedText
-        | Annotated[list[BoundedText], Field(min_length=1, max_length=2048)]
-        | Annotated[list[TokenId], Field(min_length=1, max_length=1 << 18)]
-        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=2048)]
-    ) = Field("", description="A text to continue, token ids, or a list of either.")
     n: Count | None = Field(None, description="Independent texts of each prompt; 1 by default.")
-    max_tokens: Count | None = Field(None, description="Longest text in tokens; 16 by default.")
     temperature: float | None = Field(
         None, ge=0, le=2, description="1 by default; 0 is greedy, other values are at least 0.01."
     )
@@ -81,19 +77,57 @@ class CompletionRequest(RequestBody):
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = Field(
         None, description="The same seed gives the same text; drawn and told where none is given."
     )
-    logprobs: Annotated[int, Field(ge=0, le=5)] | None = Field(
-        None, description="Tell the language model's log-probability of each token, and of so many likeliest ones."
-    )
     stream: bool | None = Field(None, description="Send the chosen text piece by piece as server-sent events.")
     stream_options: StreamOptions | None = None
     energy: EnergyOptions | None = None
     user: str | None = Field(None, max_length=1000, description="Known, without effect.")
-    suffix: Nothing = Field(None, description="Not offered.")
-    best_of: Literal[1] | None = Field(None, description="Not offered; an energy chooses better.")
-    echo: Literal[False] | None = Field(None, description="Not offered.")
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = Field(None, description="Not offered.")
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = Field(None, description="Not offered.")
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = Field(None, description="Not offered.")
+
+
+class CompletionRequest(SamplingRequest):
+    prompt: (
+        BoundedText
+        | Annotated[list[BoundedText], Field(min_length=1, max_length=2048)]
+        | Annotated[list[TokenId], Field(min_length=1, max_length=1 << 18)]
+        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=2048)]
+    ) = Field("", description="A text to continue, token ids, or a list of either.")
+    max_tokens: Count | None = Field(None, description="Longest text in tokens; 16 by default.")
+    logprobs: LikeliestTokens | None = Field(
+        None, description="Tell the language model's log-probability of each token, and of so many likeliest ones."
+    )
+    suffix: Nothing = Field(None, description="Not offered.")
+    best_of: Literal[1] | None = Field(None, description="Not offered; an energy chooses better.")
+    echo: Literal[False] | None = Field(None, description="Not offered.")
+
+
+class TextPart(RequestBody):
+    type: Literal["text"]
+    text: BoundedText
+
+
+class ChatMessage(RequestBody):
+    role: Literal["system", "user", "assistant"]
+    content: BoundedText | Annotated[list[TextPart], Field(min_length=1, max_length=2048)]
+
+
+class PlainFormat(RequestBody):
+    type: Literal["text"]
+
+
+class ChatRequest(SamplingRequest):
+    messages: list[ChatMessage] = Field(
+        min_length=1, max_length=2048, description="The chat so far; the model's own chat template reads it."
+    )
+    max_completion_tokens: Count | None = Field(None, description="Longest answer in tokens; 256 by default.")
+    max_tokens: Count | None = Field(None, description="The older name of max_completion_tokens.")
+    logprobs: bool | None = Field(None, description="Tell the language model's log-probability of each token.")
+    top_logprobs: LikeliestTokens | None = Field(None, description="And of so many likeliest ones.")
+    response_format: PlainFormat | None = Field(None, description="Text; others are not offered.")
+    tools: Annotated[list[Any], Field(max_length=0)] | None = Field(None, description="Not offered.")
+    tool_choice: Literal["none", "auto"] | None = Field(None, description="Without effect: there are no tools.")
+    store: Literal[False] | None = Field(None, description="Nothing is kept.")
 
 
 class LogProbs(ResponseBody):
@@ -106,19 +140,11 @@ class LogProbs(ResponseBody):
 class ChoiceFacts(ResponseBody):
     """How this text was chosen."""
 
-    energy: float
-    log_weight: float
+    energy: float | None = Field(description="None where the energy forbids the text.")
+    log_weight: float | None
     ess: float = Field(description="How many independent candidates the weighted ones are worth.")
     largest_share: float
     warning: str | None
-
-
-class CompletionChoice(ResponseBody):
-    text: str
-    index: int
-    logprobs: LogProbs | None
-    finish_reason: Literal["stop", "length"] | None
-    energylm: ChoiceFacts | None = None
 
 
 class Usage(ResponseBody):
@@ -129,8 +155,8 @@ class Usage(ResponseBody):
 
 class CandidateFacts(ResponseBody):
     text: str
-    energy: float
-    log_weight: float
+    energy: float | None = Field(description="None where the energy forbids the text.")
+    log_weight: float | None
 
 
 class CompletionFacts(ResponseBody):
@@ -141,14 +167,75 @@ class CompletionFacts(ResponseBody):
     base: list[str] | None = Field(None, description="The language model's own text beside each chosen one.")
 
 
-class CompletionResponse(ResponseBody):
+class AnswerChoice(ResponseBody):
+    index: int
+    finish_reason: Literal["stop", "length"] | None = Field(description="None while a stream goes on.")
+    energylm: ChoiceFacts | None = None
+
+
+class CompletionChoice(AnswerChoice):
+    text: str
+    logprobs: LogProbs | None
+
+
+class SamplingResponse(ResponseBody):
+    """What the answers to completions and chats have in common, whole or in chunks."""
+
     id: str
-    object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
-    choices: list[CompletionChoice]
     usage: Usage | None = None
     energylm: CompletionFacts | None = None
+
+
+class CompletionResponse(SamplingResponse):
+    object: Literal["text_completion"] = "text_completion"
+    choices: list[CompletionChoice]
+
+
+class LikelyToken(ResponseBody):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatToken(LikelyToken):
+    top_logprobs: list[LikelyToken]
+
+
+class ChatLogProbs(ResponseBody):
+    content: list[ChatToken]
+
+
+class ChatAnswer(ResponseBody):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: Nothing = None
+
+
+class ChatChoice(AnswerChoice):
+    message: ChatAnswer
+    logprobs: ChatLogProbs | None
+
+
+class ChatResponse(SamplingResponse):
+    object: Literal["chat.completion"] = "chat.completion"
+    choices: list[ChatChoice]
+
+
+class ChatDelta(ResponseBody):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(AnswerChoice):
+    delta: ChatDelta
+    logprobs: ChatLogProbs | None
+
+
+class ChatChunk(SamplingResponse):
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    choices: list[ChatChunkChoice]
 
 
 class ScoreRequest(RequestBody):

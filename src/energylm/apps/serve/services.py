@@ -1,14 +1,13 @@
 """The models that `energylm serve` serves, and what its endpoints share.
 
-Every method takes the requests that travel together and gives an answer for each. The models are not for several
-threads at once: the server calls from one.
+The models are not for several threads at once: the server calls from one.
 
 `Serving` is what the endpoints share: these models, limits, queue, metrics, and the checks of what is asked.
 
 Relations  `completer` and `upstream` complete; `tools` scores, reranks and judges.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +15,9 @@ from fastapi import Request
 from starlette.responses import Response
 
 from energylm.apps.security import RefusedRequest
-from energylm.apps.serve.completer import Completer, CompletionTask
+from energylm.apps.serve.completer import Completer
 from energylm.apps.serve.queue import ModelQueue, ServeMetrics
-from energylm.apps.serve.schemas import CompletionResponse
-from energylm.apps.serve.upstream import Pool, ProposalChooser, Upstream
+from energylm.apps.serve.upstream import ProposalChooser, Upstream
 from energylm.apps.serve.verb import PROPOSALS, Serve, ServeLimits
 from energylm.bundles.detector import Detector
 from energylm.bundles.energy_model import EnergyModel
@@ -51,16 +49,6 @@ class Services:
         energy: Any = self.chooser.energy if self.chooser is not None else joint and joint.energy
         return energy if isinstance(energy, EnergyModel) else None
 
-    def complete(
-        self, tasks: Sequence[CompletionTask], *, is_wanted: Callable[[], bool] = lambda: True
-    ) -> list[CompletionResponse]:
-        assert self.completer is not None
-        return self.completer.complete(tasks, is_wanted=is_wanted)
-
-    def choose(self, tasks: Sequence[tuple[CompletionTask, list[Pool]]]) -> list[CompletionResponse]:
-        assert self.chooser is not None
-        return self.chooser.choose(tasks)
-
 
 def load_services(config: Serve) -> Services:
     """Load every model that `config` names."""
@@ -75,7 +63,9 @@ def load_services(config: Serve) -> Services:
     chooser = None
     if config.upstream is not None and config.energy is not None:
         chooser = ProposalChooser(
-            EnergyModel.from_pretrained(config.energy), lm if isinstance(lm, LanguageModel) else None
+            EnergyModel.from_pretrained(config.energy),
+            lm if isinstance(lm, LanguageModel) else None,
+            told=config.upstream_logprobs,
         )
     scorer = None
     if config.scorer is not None:

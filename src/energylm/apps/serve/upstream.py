@@ -3,10 +3,13 @@
     w = exp(−E)                  target ∝ q · exp(−E)         q is how the upstream draws: nothing more need be known
     w = P_LM / q · exp(−E)       target ∝ P_LM · exp(−E)      with a language model of ours, where q is told
 
-The second needs the upstream's log-probabilities, and that these are the proposal's own: they are told before
-temperature and truncation, so both must be off. Where that fails the first is used, and the answer says so. P_LM reads
-the text by its own tokenizer, one of the ways to write it; the end token is counted where the upstream stopped by
-itself.
+The second (`corrected`) needs log q of whole texts, the end token included. What the upstream tells is one of two:
+
+    raw          log P_upstream, before temperature and truncation: this is log q only where the request has neither
+    processed    log q itself, after both; P_LM is then restricted to what the truncated upstream can write
+
+A request whose weights would be biased is refused, not answered from another law. P_LM reads the text by its own
+tokenizer, one of the ways to write it. Chats go to /chat/completions, where the upstream's own template reads them.
 
 All texts of a request are asked for in one call where the upstream's n allows it (`upstream_n`), with the request's own
 seed, so that a server of ours gives the very candidates that a local model would draw. Its failures become one line:
@@ -26,12 +29,20 @@ import torch
 from torch import Tensor
 
 from energylm.apps.security import RefusedRequest
-from energylm.apps.serve.completer import ChosenText, CompletionTask, candidate_facts, completion_response
+from energylm.apps.serve.completer import (
+    ChosenText,
+    CompletionTask,
+    Prompt,
+    candidate_facts,
+    completion_response,
+    finite,
+)
 from energylm.apps.serve.schemas import ChoiceFacts, CompletionResponse
+from energylm.apps.serve.verb import RAW, UpstreamLogProbs
 from energylm.bundles.energy_model import EnergyModel
-from energylm.bundles.joint_texts import CutText, JointTexts, lm_token_log_probs
+from energylm.bundles.joint_texts import Context, CutText, JointTexts, lm_token_log_probs
 from energylm.bundles.language_model import LanguageModel
-from energylm.estimators.log_partition import TRUSTED_ESS
+from energylm.estimators.log_partition import is_weak, shown_ess
 from energylm.numerics.importance import effective_sample_size, normalized_log_weights
 from energylm.randomness import derive_seed, row_keys
 from energylm.samplers.choices import RowChoices
@@ -47,7 +58,7 @@ class Proposal:
 
     text: str
     has_ended: bool  # by itself, not by a limit
-    log_prob: float | None  # of the whole text; None where it is not told
+    log_prob: float | None  # of the whole text, and of its end where it has one; None where not all of it is told
     tokens: int  # as far as is known
 
 
@@ -85,35 +96,33 @@ class Upstream:
             await self._client.aclose()
 
     async def _all(self, task: CompletionTask, logprobs: bool) -> list[Pool]:
-        prompts, proposals = task.prompt_of_each, proposals_of(task)
-        counts = [min(self._n, proposals - first) for first in range(0, proposals, self._n)]
+        size, prompts = proposals_of(task), task.prompt_of_each
+        if task.is_chat:  # one a call: the draws of all its texts are copies
+            prompts, asked = prompts[:1], size * task.n
+        else:
+            asked = size
+        counts = [min(self._n, asked - first) for first in range(0, asked, self._n)]
         gate = asyncio.Semaphore(CALLS_AT_ONCE)
 
         async def part(number: int, count: int) -> list[list[Proposal]]:
             async with gate:
-                body = {
-                    "model": await self._model_name(),
-                    "prompt": prompts[0] if len(prompts) == 1 else prompts,
-                    "n": count,
-                    "max_tokens": task.max_new_tokens,
-                    "temperature": task.temperature,
-                    "top_p": task.top_p,
-                    "seed": _seed(task.seed, number),
-                }
-                answer = await self._call(body if task.top_k is None else body | {"top_k": task.top_k}, logprobs)
+                body = {"model": await self._model_name(), "n": count, "seed": _seed(task.seed, number)}
+                answer = await self._call(task, body | _parameters(task, prompts), logprobs)
                 return _read(answer, prompts=len(prompts), count=count)
 
         parts = await asyncio.gather(*(part(number, count) for number, count in enumerate(counts)))
-        return [tuple(proposal for of_call in parts for proposal in of_call[i]) for i in range(len(prompts))]
+        by_prompt = [[proposal for of_call in parts for proposal in of_call[i]] for i in range(len(prompts))]
+        return [tuple(drawn[first : first + size]) for drawn in by_prompt for first in range(0, asked, size)]
 
-    async def _call(self, body: dict[str, Any], logprobs: bool) -> Any:
+    async def _call(self, task: CompletionTask, body: dict[str, Any], logprobs: bool) -> Any:
+        path, told = ("/chat/completions", True) if task.is_chat else ("/completions", 0)
         if logprobs:
             try:
-                return await self._send("POST", "/completions", {**body, "logprobs": 0})
+                return await self._send("POST", path, {**body, "logprobs": told})
             except RefusedRequest as refused:
                 if refused.status != 400:
                     raise  # else it may be the logprobs that it refuses
-        return await self._send("POST", "/completions", body)
+        return await self._send("POST", path, body)
 
     async def _model_name(self) -> str:
         if self._model is None:
@@ -160,12 +169,19 @@ def _refusal(response: httpx.Response) -> RefusedRequest:
     return RefusedRequest(502, f"the upstream fails: {reason}")
 
 
+def _parameters(task: CompletionTask, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    (first, *others) = prompts
+    what = {"messages": first} if task.is_chat else {"prompt": prompts if others else first}
+    how = {"max_tokens": task.max_new_tokens, "temperature": task.temperature, "top_p": task.top_p}
+    return what | how | ({} if task.top_k is None else {"top_k": task.top_k})
+
+
 def _read(answer: Any, *, prompts: int, count: int) -> list[list[Proposal]]:
     """Proposals by prompt, from choices that are numbered prompt after prompt."""
     try:
         choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
         proposals = [_proposal(choice) for choice in choices]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise RefusedRequest(502, "the upstream's answer is no completion") from None
     if len(proposals) != prompts * count:
         raise RefusedRequest(502, f"the upstream gave {len(proposals)} texts where {prompts * count} were asked for")
@@ -173,11 +189,23 @@ def _read(answer: Any, *, prompts: int, count: int) -> list[list[Proposal]]:
 
 
 def _proposal(choice: dict[str, Any]) -> Proposal:
-    text = choice["text"]
+    """Of a completion, or of a chat."""
+    told = choice.get("logprobs") or {}
+    if "message" in choice:
+        text, rows = choice["message"]["content"], told.get("content") or []
+        tokens, log_probs = [row["token"] for row in rows], [row["logprob"] for row in rows]
+    else:
+        text, tokens, log_probs = choice["text"], told.get("tokens") or [], told.get("token_logprobs") or []
     if not isinstance(text, str):
         raise TypeError
-    values = (choice.get("logprobs") or {}).get("token_logprobs") or []
-    return Proposal(text, has_ended=choice.get("finish_reason") == "stop", log_prob=_total(values), tokens=len(values))
+    has_ended = choice.get("finish_reason") == "stop"
+    log_prob = _total(log_probs) if not has_ended or _tells_the_end(text, tokens) else None
+    return Proposal(text, has_ended, log_prob, len(log_probs))
+
+
+def _tells_the_end(text: str, tokens: Sequence[str]) -> bool:
+    """Whether the last of the tokens is none of the text's own."""
+    return bool(tokens) and (not tokens[-1] or not text.endswith(tokens[-1].strip()))
 
 
 def _total(values: Sequence[Any]) -> float | None:
@@ -188,14 +216,42 @@ def _total(values: Sequence[Any]) -> float | None:
 
 
 class ProposalChooser:
-    def __init__(self, energy: EnergyModel, lm: LanguageModel | None = None) -> None:
-        self.energy, self.lm = energy, lm
+    """Chooses by an energy; with a language model, towards the joint model of the two. `told` is what the upstream's
+    log-probabilities are."""
+
+    def __init__(self, energy: EnergyModel, lm: LanguageModel | None = None, *, told: UpstreamLogProbs = RAW) -> None:
+        self.energy, self.lm, self._told = energy, lm, told
         self._texts = None if lm is None else JointTexts(lm)
+
+    def corrects(self, task: CompletionTask) -> bool:
+        """Whether the proposals of this request get weights P_LM / q; a single one needs none."""
+        return task.weights == "corrected" and proposals_of(task) > 1
+
+    def check_request(self, task: CompletionTask) -> None:
+        """Refuse a request whose weights would be biased, or whose chat the language model here cannot read."""
+        if not self.corrects(task):
+            return
+        if self.lm is None:
+            raise _biased("this server has no language model to correct the upstream's proposals towards")
+        if self._told == RAW and not task.is_untruncated:
+            raise _biased(
+                "the upstream tells log-probabilities before temperature and truncation, the proposal's own only at "
+                "temperature 1 without top_p and top_k; ask so, or start with --upstream-logprobs processed if it does"
+            )
+        if task.is_chat:
+            self._context(task.prompts[0])
+
+    def check_pools(self, task: CompletionTask, pools: Sequence[Pool]) -> None:
+        if self.corrects(task) and any(proposal.log_prob is None for pool in pools for proposal in pool):
+            raise _biased(
+                "the upstream does not tell the log-probability of every token, the end token included",
+                status=502,
+            )
 
     def choose(self, tasks: Sequence[tuple[CompletionTask, Sequence[Pool]]]) -> list[CompletionResponse]:
         """The answer to each task, of whose texts one of each pool; the energies of all pools are read together."""
         pools = [(prompt, pool) for task, of in tasks for prompt, pool in zip(task.prompt_of_each, of, strict=True)]
-        texts = [prompt + proposal.text for prompt, pool in pools for proposal in pool]
+        texts = [_prompt_text(prompt) + proposal.text for prompt, pool in pools for proposal in pool]
         energies = iter(torch.split(self.energy.text_energies(texts).double().cpu(), [len(pool) for _, pool in pools]))
         return [
             completion_response(
@@ -205,9 +261,8 @@ class ProposalChooser:
         ]
 
     def _chosen(self, task: CompletionTask, index: int, pool: Pool, energy_N: Tensor) -> ChosenText:
-        reason = self._why_not_corrected(task, pool) if task.weights == "corrected" else None
         log_weight_N = -energy_N
-        if task.weights == "corrected" and reason is None:
+        if self.corrects(task):
             proposal_N = torch.tensor([proposal.log_prob for proposal in pool], dtype=torch.float64)
             lm_N = self._log_prob(task.prompt_of_each[index], pool)
             log_weight_N = importance_log_weights(energy_N, lm_N, proposal_N, weights="corrected")
@@ -215,37 +270,44 @@ class ProposalChooser:
         keys_1 = row_keys(derive_seed(task.seed, "resampling"), index_1, torch.zeros_like(index_1))
         kept = int(resample(log_weight_N[None], RowChoices(keys_1))[0, 0])
         ess = float(effective_sample_size(log_weight_N))
-        warnings = [] if reason is None else [reason]
-        if len(energy_N) > 1 and ess < TRUSTED_ESS:
-            warnings.append(f"the {len(energy_N)} candidates are worth {ess:.1f} independent ones; ask for more")
+        warning = None
+        if len(energy_N) > 1 and is_weak(ess):
+            warning = f"the {len(energy_N)} candidates are worth {shown_ess(ess)} independent ones; ask for more"
         facts = ChoiceFacts(
-            energy=float(energy_N[kept]),
-            log_weight=float(log_weight_N[kept]),
+            energy=finite(energy_N[kept]),
+            log_weight=finite(log_weight_N[kept]),
             ess=ess,
             largest_share=float(normalized_log_weights(log_weight_N).exp().max()),
-            warning="; ".join(warnings) or None,
+            warning=warning,
         )
         candidates = candidate_facts([proposal.text for proposal in pool], energy_N, log_weight_N)
         return ChosenText(pool[kept].text, pool[kept].tokens, pool[kept].has_ended, facts, candidates)
 
-    def _why_not_corrected(self, task: CompletionTask, pool: Pool) -> str | None:
-        """Why P_LM / q is not known, in words; None if it is."""
-        energy_alone = "weights are exp(−energy) alone, and the text's law is the upstream's under the energy"
-        if self.lm is None:
-            return f"there is no language model here to correct towards: {energy_alone}"
-        if not task.is_untruncated:
-            return f"the upstream drew at a temperature or truncated, and tells nothing of that: {energy_alone}"
-        if any(proposal.log_prob is None for proposal in pool):
-            return f"the upstream tells no log-probabilities: {energy_alone}"
-        return None
-
-    def _log_prob(self, prompt: str, pool: Pool) -> Tensor:
+    def _log_prob(self, prompt: Prompt, pool: Pool) -> Tensor:
         """(N,) log P_LM of each candidate after the prompt."""
-        assert self.lm is not None and self._texts is not None
-        (context,) = self._texts.contexts([prompt])
+        assert self.lm is not None
+        context, lm = self._context(prompt), self.lm.for_chat() if isinstance(prompt, tuple) else self.lm
         cuts = []
         for proposal in pool:
-            ids = self.lm.encode(proposal.text)
-            ended = self.lm.codec.ended(ids) if proposal.has_ended and self.lm.eos_token_id is not None else ids
+            ids = lm.encode(proposal.text)
+            ended = lm.codec.ended(ids) if proposal.has_ended and lm.eos_token_id is not None else ids
             cuts.append(CutText(context, ended, None))
-        return lm_token_log_probs(self.lm, cuts).sum(1)
+        return lm_token_log_probs(lm, cuts).sum(1)
+
+    def _context(self, prompt: Prompt) -> Context:
+        assert self._texts is not None
+        if isinstance(prompt, tuple):
+            return self._texts.chat(prompt)
+        (context,) = self._texts.contexts([prompt])
+        return context
+
+
+def _biased(reason: str, *, status: int = 400) -> RefusedRequest:
+    cure = "ask with energy.weights 'paper' for the upstream's own law under the energy"
+    return RefusedRequest(
+        status, f"energy.weights 'corrected' would be biased: {reason}; {cure}", param="energy.weights"
+    )
+
+
+def _prompt_text(prompt: Prompt) -> str:
+    return "".join(f"{message['content']}\n" for message in prompt) if isinstance(prompt, tuple) else str(prompt)

@@ -9,7 +9,7 @@ import ipaddress
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,8 @@ from energylm.verbs.verb import Positional, Verb
 
 UPSTREAM_KEY = "ENERGYLM_UPSTREAM_KEY"
 PROPOSALS = 64
+RAW: Final = "raw"
+UpstreamLogProbs = Literal["raw", "processed"]
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -90,6 +92,11 @@ class Serve(Verb):
         None, description="Address of an OpenAI-style server that makes the proposals, e.g. http://host:8000/v1."
     )
     upstream_model: str | None = Field(None, description="Model that the upstream is asked for; none: its first.")
+    upstream_logprobs: UpstreamLogProbs = Field(
+        RAW,
+        description="What the upstream's log-probabilities are: raw, before temperature and truncation (energylm, vLLM "
+        "by default), or processed, of tokens as they are drawn (vLLM with --logprobs-mode processed_logprobs).",
+    )
     upstream_n: int = Field(16, ge=1, description="Proposals asked of the upstream in one call.")
     name: str | None = Field(None, description="Name under which the model is served; none: the language model's.")
     proposals: int = Field(PROPOSALS, ge=2, description="Candidates of a text where a request does not say.")
