@@ -78,7 +78,7 @@ def untrue(file: Path, package: Path) -> Iterator[str]:
             continue
         else:
             known = resolves(name, file.parent) or resolves(name, package)
-            known = known or name in classes(package) or name in names_in(file)
+            known = known or name.partition(".")[0] in classes(package) or name in names_in(file)
         if not known:
             yield name
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -7,8 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from energylm.errors import DataError
-from energylm.estimators.bradley_terry import bradley_terry
-from energylm.estimators.pairwise_preference import rate
+from energylm.estimators.pairwise_preference import bradley_terry, rate
 
 WINS = np.array([[0, 30, 12.5], [18, 0, 20], [7.5, 25, 0]])
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from energylm.estimators.chains import autocorrelation, effective_draws, split_r_hat, spread
+from energylm.estimators.mixing import autocorrelation, effective_draws, split_r_hat, spread
 
 
 def autoregressive(chains: int, draws: int, *, phi: float, seed: int = 0) -> Tensor:

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from energylm.estimators.additive_metrics import Bleu, WordErrorRate
-from energylm.estimators.paired_bootstrap import paired_bootstrap
+from energylm.estimators.additive_metrics import Bleu, WordErrorRate, paired_bootstrap
 
 WER = WordErrorRate()
 
@@ -64,7 +63,7 @@ def test_unpaired_resampling_is_noticed():
 
 def test_the_same_seed_the_same_numbers_whatever_the_chunks(monkeypatch):
     whole = compare([1, 2, 0, 3], [1, 1, 1, 2], resamples=100)
-    monkeypatch.setattr("energylm.estimators.paired_bootstrap._CHUNK_VALUES", 40)
+    monkeypatch.setattr("energylm.estimators.additive_metrics._CHUNK_VALUES", 40)
     assert compare([1, 2, 0, 3], [1, 1, 1, 2], resamples=100) == whole
     assert compare([1, 2, 0, 3], [1, 1, 1, 2], resamples=100, seed=1) != whole
     assert whole.to_json()["difference"]["value"] == pytest.approx(-2.5)

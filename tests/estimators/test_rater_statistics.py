@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from energylm.apps.study.design import Exclusion, Qualification
-from energylm.estimators.rater_agreement import krippendorff_alpha
-from energylm.estimators.rater_odds import one_side_passes, pass_probability
+from energylm.estimators.raters import krippendorff_alpha, one_side_passes, pass_probability
 
 
 def alpha_by_definition(votes):

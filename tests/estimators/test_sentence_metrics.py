@@ -5,8 +5,7 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from energylm.estimators.seed_median import SeedMedian
-from energylm.estimators.sentence_metrics import METRICS
+from energylm.estimators.task_metrics import METRICS, SeedMedian
 
 GENERATOR = np.random.default_rng(0)
 GOLD, TOLD = (GENERATOR.integers(0, 2, 200).astype(float) for _ in range(2))
@@ -40,7 +39,7 @@ def test_against_the_libraries_that_the_paper_used():
 
 def test_the_comparison_has_teeth():
     """Ranks without shared ties, or F1 of the other class, are other numbers."""
-    from energylm.estimators.sentence_metrics import pearson_correlation
+    from energylm.estimators.task_metrics import pearson_correlation
 
     untied = pearson_correlation(
         np.argsort(np.argsort(SCORES)).astype(float), np.argsort(np.argsort(GUESSED)).astype(float)

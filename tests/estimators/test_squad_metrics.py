@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from energylm.estimators.squad_metrics import (
+from energylm.estimators.task_metrics import (
     Answered,
+    answer_f1,
     by_answerability,
     exact_match,
-    f1,
     normalised_answer,
     squad_metrics,
 )
@@ -34,7 +34,7 @@ def test_normalising_by_hand():
 )
 def test_one_answer_by_hand(predicted, gold, exact, overlap):
     assert exact_match(predicted, gold) == exact
-    assert f1(predicted, gold) == pytest.approx(overlap)
+    assert answer_f1(predicted, gold) == pytest.approx(overlap)
 
 
 ANSWERS = [

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from energylm.estimators.log_partition import LogPartition, log_partition
-from energylm.estimators.stepwise import last_step_log_prob, stepwise_log_probs
+from energylm.estimators.position_perplexity import last_step_log_prob, stepwise_log_probs
 from energylm.testing import TabularEnergy, TabularLanguageModel, exact_joint, exact_language_model
 
 VOCABULARY, LENGTH = 4, 3

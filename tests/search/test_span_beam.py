@@ -3,7 +3,7 @@
 import torch
 from torch.testing import assert_close
 
-from energylm.search.span_beam import span_beam
+from energylm.search.beam import span_beam
 
 ROWS, TOKENS = 6, 9
 

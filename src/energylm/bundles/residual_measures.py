@@ -21,9 +21,13 @@ from energylm.config.sampling import CONFIDENCE
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.joint_perplexity import JointPerplexity, joined, joint_perplexity
 from energylm.estimators.log_partition import LogPartition, log_partition
-from energylm.estimators.position_perplexity import PositionPerplexity, position_perplexity
+from energylm.estimators.position_perplexity import (
+    PositionPerplexity,
+    last_step_log_prob,
+    position_perplexity,
+    stepwise_log_probs,
+)
 from energylm.estimators.sampler_certificate import certified_log_prob
-from energylm.estimators.stepwise import last_step_log_prob, stepwise_log_probs
 from energylm.progress import Counter, Progress, progress
 from energylm.randomness import derive_seed
 from energylm.records import Record

@@ -7,7 +7,7 @@ The folders also load with transformers' `AutoModelForSequenceClassification` an
 `models.headed_encoder.register` has been called; the joint search of spans is ours. A regression's score is the one
 output times the task's highest score.
 
-Long contexts are read in windows; the likeliest span of all windows is the answer (log P(s, e), `search.span_beam`),
+Long contexts are read in windows; the likeliest span of all windows is the answer (log P(s, e), `search.beam`),
 and the smallest log-odds of "no answer" over the windows decide whether there is one: a window without the answer says
 little about the others.
 """
@@ -49,7 +49,7 @@ from energylm.models.contexts import longest_input
 from energylm.models.headed_encoder import SequenceClassifier, SpanPredictor
 from energylm.numerics.length_batches import length_batches
 from energylm.records import Record
-from energylm.search.span_beam import span_beam
+from energylm.search.beam import span_beam
 
 SENTENCES, SPANS = "sentence-model", "span-model"
 SENTENCE_TOKENS, SPAN_TOKENS = 4096, 2048  # of padded inputs in one pass

@@ -1,4 +1,4 @@
-"""Which of two models do raters prefer? Majority votes on pairs, binomial tests, Wilson intervals.
+"""Which models do raters prefer? Majority votes on pairs with binomial tests; more than two models on one scale.
 
     strict      W / n          pairs in which the compared model has more votes than the baseline
     inclusive   (W + T) / n    pairs in which it has at least as many                Deng et al. 2020, table 2: "≤"
@@ -6,19 +6,29 @@
     p           P(X ≥ k),  X ~ Binomial(n, 1/2)                                      single-sided, scipy's exact test
 
 A pair is one observation, however many raters saw it: their votes on one pair are no independent evidence. Ties come
-from votes that were dropped, or from raters who may say that neither is better.
+from votes that were dropped, or from raters who may say that neither is better. Intervals are Wilson's.
 
-Relations  `bradley_terry` puts more than two models on one scale; `rater_agreement` says how far raters agree.
+    P(i preferred to j) = exp(s_i) / (exp(s_i) + exp(s_j)),    Σ_i s_i = 0          Bradley & Terry 1952
+
+The maximum of the likelihood is found by Newton steps (it is concave); a tie counts as half a win for both. Errors come
+from the inverse of the observed information on the space Σ s = 0, so intervals are 95 % Wald intervals. The maximum is
+finite if and only if no group of models won, or lost, everything against the rest (Ford 1957): that is checked first.
+
+Use it     `bradley_terry` for three models or more; for two, it is the logit of the decided rate.
+Relations  `raters` says how far raters agree.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy.stats import binomtest
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.csgraph import connected_components
+from scipy.stats import binomtest, norm
 
 from energylm.errors import DataError
-from energylm.estimators.discrimination import Interval
+from energylm.estimators.discrimination import TAIL, Interval
 from energylm.records import Record
 
 Verdict = Literal["first", "second", "tie"]
@@ -83,3 +93,57 @@ def rate(count: int, n: int) -> Rate:
     test = binomtest(count, n, 0.5, alternative="greater")
     bounds = binomtest(count, n).proportion_ci(CONFIDENCE, method="wilson")
     return Rate(count, n, Interval(count / n, float(bounds.low), float(bounds.high)), float(test.pvalue))
+
+
+_STEPS, _TOLERANCE = 100, 1e-12
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """Log-strengths in the order of the models, and the covariance that they have together."""
+
+    strength_M: tuple[float, ...]
+    covariance_MM: tuple[tuple[float, ...], ...]
+
+    def interval(self, model: int) -> Interval:
+        return self._interval(self.strength_M[model], self.covariance_MM[model][model])
+
+    def difference(self, first: int, second: int) -> Interval:
+        """How much stronger the second is."""
+        cov = self.covariance_MM
+        variance = cov[first][first] + cov[second][second] - 2 * cov[first][second]
+        return self._interval(self.strength_M[second] - self.strength_M[first], variance)
+
+    def _interval(self, value: float, variance: float) -> Interval:
+        reach = float(norm.isf(TAIL)) * max(variance, 0.0) ** 0.5
+        return Interval(value, value - reach, value + reach)
+
+
+def bradley_terry(wins_MM: ArrayLike) -> Strengths | None:
+    """Fit `wins_MM[i][j]`, how often i was preferred to j (a tie is half for either); None if no finite fit exists."""
+    wins = np.array(wins_MM, dtype=np.float64)
+    if wins.ndim != 2 or wins.shape[0] != wins.shape[1] or len(wins) < 2 or (wins < 0).any() or wins.trace() != 0:
+        raise DataError(f"wins must be a square table from 0 with an empty diagonal, came shape {wins.shape}")
+    if connected_components(wins > 0, directed=True, connection="strong", return_labels=False) > 1:
+        return None
+    strength_M = np.zeros(len(wins))
+    for _ in range(_STEPS):
+        gradient_M, information_MM = _derivatives(strength_M, wins)
+        step_M = np.linalg.pinv(information_MM, hermitian=True) @ gradient_M
+        step_M *= min(1.0, 2.0 / max(float(np.abs(step_M).max()), 1e-300))  # no overshooting where wins are lopsided
+        strength_M = strength_M + step_M
+        if np.abs(step_M).max() < _TOLERANCE:
+            break
+    covariance_MM = np.linalg.pinv(_derivatives(strength_M, wins)[1], hermitian=True)
+    return Strengths(tuple(strength_M.tolist()), tuple(tuple(row) for row in covariance_MM.tolist()))
+
+
+def _derivatives(strength_M: Floats, wins_MM: Floats) -> tuple[Floats, Floats]:
+    """Gradient of the log-likelihood, and minus its Hessian."""
+    chance_MM = 1 / (1 + np.exp(strength_M[None, :] - strength_M[:, None]))
+    games_MM = wins_MM + wins_MM.T
+    gradient_M = wins_MM.sum(1) - (games_MM * chance_MM).sum(1)
+    weight_MM = games_MM * chance_MM * chance_MM.T
+    return gradient_M, np.diag(weight_MM.sum(1)) - weight_MM

@@ -1,11 +1,15 @@
-"""Perplexity of a residual model position by position, and what it gains on the base model there.
+"""A residual model position by position: step-wise probabilities as intervals, perplexities, gains on the base model.
 
-    PPL_t = exp( −(1/B) Σ_b log P(x_bt | x_b,<t) )     gain_t = PPL_t(base) − PPL_t(joint)      Deng et al. 2020, fig. 1
+    log P(x_t | x_<t) = log P_LM(x_t | x_<t) + log A_{t+1} − log A_t                    Deng et al. 2020, eq. 5
+    A_t = E_{x'_t … x'_T ~ P_LM(· | x_<t)} [exp(−E(x_<t, x'_t … x'_T))],  A_{T+1} = exp(−E(x))
+    PPL_t = exp( −(1/B) Σ_b log P(x_bt | x_b,<t) )     gain_t = PPL_t(base) − PPL_t(joint)                       fig. 1
 
-Each position carries the interval of eq. 5. At the last one the sum over the vocabulary is exact, so the estimate there
-can be held against the truth.
+The numerator at t is the denominator at t + 1, so each A_t is estimated once and the steps telescope to
+log P_LM(x) − E(x) − log A_1. Each log A_t lies between the two estimates of `log_partition`; the interval of a
+difference crosses them: the lowest numerator with the highest denominator, and the other way round. At t = T the sum
+over the vocabulary is exact (`last_step_log_prob`), so the estimate there can be held against the truth.
 
-Relations  `stepwise` gives the log-probabilities; `joint_perplexity` takes the continuation as a whole.
+Relations  `log_partition` estimates A_t; `joint_perplexity` takes the continuation as a whole.
 """
 
 import math
@@ -19,6 +23,26 @@ from torch import Tensor
 from energylm.estimators.log_partition import LogPartition
 from energylm.estimators.perplexity import PerplexityEstimate, perplexity
 from energylm.records import Record
+
+
+def stepwise_log_probs(
+    lm_log_prob_BT: Tensor, log_weight_B: Tensor, futures: Sequence[LogPartition]
+) -> tuple[Tensor, Tensor]:
+    """Lower and upper (B, T) log-probabilities. `futures[t]` estimates log A_t given x_<t; log_weight is −E(x)."""
+    exact_B = log_weight_B.double()
+    lower, upper = [], []
+    for t, now in enumerate(futures):
+        after = futures[t + 1] if t + 1 < len(futures) else None
+        step_B = lm_log_prob_BT[:, t].double()
+        lower.append(step_B + (exact_B if after is None else after.lower) - now.upper)
+        upper.append(step_B + (exact_B if after is None else after.upper) - now.lower)
+    return torch.stack(lower, dim=1), torch.stack(upper, dim=1)
+
+
+def last_step_log_prob(lm_log_prob_BV: Tensor, energy_BV: Tensor, token_B: Tensor) -> Tensor:
+    """(B,) exact log P(x_T | x_<T) from the next-token distribution and the energy of every possible last token."""
+    joint_BV = (lm_log_prob_BV.double() - energy_BV.double()).log_softmax(-1)
+    return joint_BV.gather(1, token_B[:, None])[:, 0]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ leaves one for the first sequence with finite energy that it proposes, if the wa
 With one hidden position, the masked pass of the proposal also gives that position's term of E(y'), so T − 1 passes are
 left to make. Proposals of the old tokens, and those that cannot be accepted, cost none.
 
-Use it     for exact samples, if the chains mix (`estimators.chains` tells); with `temperature` below 1 to seek modes.
+Use it     for exact samples, if the chains mix (`estimators.mixing` tells); with `temperature` below 1 to seek modes.
 Relations  `degenerate_gibbs` forgets the acceptance; `masked_proposal` proposes; `epochs.sweep` chooses blocks.
 """
 

@@ -9,11 +9,17 @@ Its loop "0 to T" makes T + 1 symbols; here there are T. A sequence that has end
 zero, so it keeps its rank and its score; a row past its own length does likewise. The algorithm's last line, from
 who-followed-whom to sequences, is `follow`.
 
+    log P(s, e) = log P(s) + log P(e | s)        s ≤ e < s + longest           Yang et al. 2019 (XLNet)
+
+`span_beam` is the same over two steps, a start and its end: the best spans of a text when the end is scored given the
+start, as ELECTRA does for SQuAD (clark2020 app. B). With a beam as wide as the text it is the maximum over all spans.
+
 Use it     to decode; with `beam` as large as the number of sequences it finds the best of all. Greedy search is for a
            first look, and for models that were trained to be followed greedily (goyal2021 ch. 3).
-Relations  `continuous_beam` can be differentiated and meets this one as α grows.
+Relations  `continuous_beam` can be differentiated and meets this one as α grows; `models.headed_encoder` scores spans.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -161,4 +167,42 @@ def _ranked(
         scores_BK=score_BK.gather(1, order_BK),
         parents_BTK=parents_BTK,
         choices_BTK=choices_BTK,
+    )
+
+
+EndLogProbs = Callable[[Tensor], Tensor]  # starts (B, K) -> log P(e | s) (B, K, T)
+
+
+@dataclass(frozen=True)
+class Spans:
+    """N spans of each row, the likeliest first; those past the number of possible spans have −∞."""
+
+    start_BN: Tensor
+    end_BN: Tensor
+    log_prob_BN: Tensor
+
+
+def span_beam(
+    start_log_prob_BT: Tensor,
+    end_log_probs: EndLogProbs,
+    *,
+    allowed_BT: Tensor,
+    beam: int,
+    longest: int,
+    n: int = 1,
+) -> Spans:
+    """The `n` likeliest spans among the `beam` likeliest ends of the `beam` likeliest starts, within `allowed_BT` and
+    of at most `longest` tokens."""
+    beam = min(beam, start_log_prob_BT.shape[1])
+    start_BK = start_log_prob_BT.masked_fill(~allowed_BT, -torch.inf).topk(beam, dim=1)
+    positions_T = torch.arange(start_log_prob_BT.shape[1], device=start_log_prob_BT.device)
+    after_BKT = positions_T - start_BK.indices[..., None]
+    possible_BKT = allowed_BT[:, None] & (after_BKT >= 0) & (after_BKT < longest)
+    end_BKM = end_log_probs(start_BK.indices).masked_fill(~possible_BKT, -torch.inf).topk(beam, dim=2)
+    joint_BS = (start_BK.values[..., None] + end_BKM.values).flatten(1)
+    best_BN = joint_BS.topk(min(n, joint_BS.shape[1]), dim=1)
+    return Spans(
+        start_BN=start_BK.indices.gather(1, best_BN.indices // beam),
+        end_BN=end_BKM.indices.flatten(1).gather(1, best_BN.indices),
+        log_prob_BN=best_BN.values,
     )
