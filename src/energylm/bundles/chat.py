@@ -43,6 +43,11 @@ def _checked(number: int, message: Any) -> dict[str, str]:
     return {name: message[name] for name in names}
 
 
+def spoken_text(messages: Sequence[Message]) -> str:
+    """What was said, without the template: the prompt of an answer for those who read text."""
+    return "".join(f"{message['content']}\n" for message in messages)
+
+
 def chat_ids(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], *, name: str) -> list[int]:
     """Token ids of the chat and of the prompt to answer it; `name` is the model's, in messages."""
     return encoded_chat(tokenizer, rendered_chat(tokenizer, checked_messages(messages), name=name, answering=True))

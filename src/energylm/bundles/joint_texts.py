@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from energylm import contracts
-from energylm.bundles.chat import Message, checked_messages
+from energylm.bundles.chat import Message, checked_messages, spoken_text
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.text_codec import Text, Texts, as_list
 from energylm.errors import DataError, ModelError
@@ -84,7 +84,7 @@ class JointTexts:
     def prompt_text(self, context: Context) -> str:
         """What stands before a continuation, as an energy that judges text reads it; of a chat, what was said."""
         if context.messages:
-            return "".join(f"{message['content']}\n" for message in context.messages)
+            return spoken_text(context.messages)
         return " ".join(map(str, context.energy)) if self._codec is None else self._codec.decode(context.energy)
 
     def new_texts(self, context: Context, sequences: Sequence[list[int]]) -> list[str]:
