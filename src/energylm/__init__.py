@@ -15,16 +15,18 @@ if TYPE_CHECKING:
     from energylm.bundles.reranker import Reranker
     from energylm.bundles.residual_model import ResidualModel
     from energylm.bundles.scorer import Scorer
+    from energylm.bundles.text_energy import Energy
 
 _HOMES = {
     "Detector": "energylm.bundles.detector",
+    "Energy": "energylm.bundles.text_energy",
     "EnergyModel": "energylm.bundles.energy_model",
     "LanguageModel": "energylm.bundles.language_model",
     "Reranker": "energylm.bundles.reranker",
     "ResidualModel": "energylm.bundles.residual_model",
     "Scorer": "energylm.bundles.scorer",
 }
-__all__ = ["Detector", "EnergyModel", "LanguageModel", "Reranker", "ResidualModel", "Scorer", "__version__"]
+__all__ = ["Detector", "Energy", "EnergyModel", "LanguageModel", "Reranker", "ResidualModel", "Scorer", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,11 +12,13 @@ part as `Annotated[str, Named(LOSSES)]`.
 """
 
 import difflib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from energylm.errors import ConfigError
@@ -45,6 +47,7 @@ class Registry:
         """`what` is the word for one part in messages; `parts` are this package's own."""
         self.what, self.group = what, group
         self._parts: dict[str, str | Callable[..., Any]] = dict(parts)
+        self._own = frozenset(parts)
 
     @cached_property
     def _installed(self) -> dict[str, str]:
@@ -66,6 +69,12 @@ class Registry:
             meant = f"did you mean {near[0]!r}? " if near else ""
             raise ConfigError(f"there is no {self.what} {name!r}; {meant}known: {', '.join(self.names())}")
         return name
+
+    def named(self, source: str | Path) -> tuple[str, str] | None:
+        """NAME and TEXT, where NAME or NAME:TEXT came in place of a model's path, of a part that others have added."""
+        name, _, text = str(source).partition(":")
+        added = name in self.names() and name not in self._own
+        return (name, text) if added and not os.path.exists(source) else None
 
     def get(self, name: str) -> Any:
         """The part itself."""
@@ -100,4 +109,54 @@ SAMPLERS = Registry(
         "gibbs": "energylm.samplers.degenerate_gibbs:gibbs_of_target",
         "mask-predict": "energylm.samplers.mask_predict:MaskPredict",  # a search, which is run by itself
     },
+)
+
+# Kinds of energies: classes (`bundles.text_energy.Energy`) with `from_folder(folder, manifest, device=…)`, which reads
+# what they save under this name, and `from_text(text, device=…)`, where NAME:TEXT names one on the command line
+ENERGIES = Registry(
+    "kind of energy",
+    group="energylm.energies",
+    parts={
+        "similarity": "energylm.bundles.network_energies:SimilarityEnergy",
+        "classifier": "energylm.bundles.network_energies:ClassifierEnergy",
+        "reward-model": "energylm.bundles.network_energies:RewardEnergy",
+        "scorer": "energylm.bundles.score_energies:ScorerEnergy",
+        "pattern": "energylm.bundles.score_energies:PatternEnergy",
+        "length": "energylm.bundles.score_energies:LengthEnergy",
+        "sum": "energylm.bundles.text_energy:WeightedSum",
+        "energy": "energylm.bundles.energy_model:EnergyModel",
+        "log-likelihood-energy": "energylm.bundles.log_likelihood_energy:LogLikelihoodEnergy",
+    },
+)
+
+# What `fit` of a bundle calls: it runs verbs, which lie above bundles, so that these know their names only
+FITS = Registry(
+    "fit",
+    group="energylm.fits",
+    parts={
+        "language-model": "energylm.verbs.fitting:fit_language_model",
+        "energy": "energylm.verbs.fitting:fit_energy",
+        "detector": "energylm.verbs.fitting:fit_detector",
+        "reranker": "energylm.verbs.fitting:fit_reranker",
+    },
+)
+
+# Kinds of models that score texts: classes with `from_pretrained(source, config=…, device=…)`, which gives a
+# `bundles.scorer.TokenScorer`. The source is a folder of this kind, or TEXT where NAME or NAME:TEXT stands for a model
+SCORERS = Registry(
+    "kind of scorer",
+    group="energylm.scorers",
+    parts={
+        "language-model": "energylm.bundles.scorer:CausalScorer",
+        "masked-lm": "energylm.bundles.scorer:MaskedScorer",
+        "electric": "energylm.bundles.scorer:ClozeScorer",
+        "two-tower": "energylm.bundles.scorer:ClozeScorer",
+        "electra-tt": "energylm.bundles.scorer:ClozeScorer",
+    },
+)
+
+# Kinds of detectors: classes with `from_pretrained(source, device=…)`, likewise, which gives what has a `name` and
+# `predict(texts, max_tokens=…)` → `Detection`s; if it is a `bundles.detector.Detector`, it can be calibrated and judged
+DETECTORS = Registry(
+    "kind of detector", group="energylm.detectors", parts={"energy": "energylm.bundles.detector:Detector"}
 )

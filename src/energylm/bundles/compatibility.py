@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from energylm import contracts
-from energylm.bundles.energy_model import EnergyModel, bind
+from energylm.bundles.energy_binding import BoundEnergy
+from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.text_energy import Energy, WeightedSum
 from energylm.config.models import LEFT_TO_RIGHT, NCE
 from energylm.config.sampling import Truncation
 from energylm.errors import ModelError, VocabularyMismatch
@@ -20,13 +22,16 @@ WITHIN = "within"  # `NegativesSettings.documents`: windows that cross none, so 
 CALIBRATION_ERROR = 0.5  # of the scale itself: its 95 % interval then reaches 0
 
 
-def bound_energy(energy: contracts.SequenceEnergy, lm: contracts.CausalModel) -> contracts.SequenceEnergy:
+AnyEnergy = contracts.SequenceEnergy | Energy
+
+
+def bound_energy(energy: AnyEnergy, lm: contracts.CausalModel) -> BoundEnergy:
     """The energy as a function of the language model's token ids; an error where there is no such thing."""
     _check_parts(energy, lm)
     if getattr(getattr(lm, "model", lm), "direction", LEFT_TO_RIGHT) != LEFT_TO_RIGHT:
         raise ModelError("a joint model continues contexts from left to right; give a left-to-right language model")
-    if isinstance(energy, EnergyModel):
-        return bind(energy, lm)
+    if isinstance(energy, Energy):
+        return energy.bind(lm)
     size = getattr(energy, "vocabulary_size", lm.vocabulary_size)
     if size != lm.vocabulary_size:
         raise VocabularyMismatch(
@@ -36,14 +41,14 @@ def bound_energy(energy: contracts.SequenceEnergy, lm: contracts.CausalModel) ->
     return energy
 
 
-def caution_about(energy: contracts.SequenceEnergy, lm: contracts.CausalModel) -> str | None:
+def caution_about(energy: AnyEnergy, lm: contracts.CausalModel) -> str | None:
     """Reasons to doubt every number that this pair gives, in words; None if there are none."""
     sources = _sources(energy)
     reasons = _other_writer(sources, lm), _no_log_ratio(energy, sources), calibration_caution(energy)
     return "; ".join(filter(None, reasons)) or None
 
 
-def length_caution(energy: contracts.SequenceEnergy, tokens: int) -> str | None:
+def length_caution(energy: AnyEnergy, tokens: int) -> str | None:
     """A reason to doubt an energy that reads texts of up to `tokens` tokens, longer than those it was trained on."""
     lengths = [source["negatives"]["length"] for source in _sources(energy) if "length" in source["negatives"]]
     if not lengths or tokens <= max(lengths):
@@ -54,7 +59,7 @@ def length_caution(energy: contracts.SequenceEnergy, tokens: int) -> str | None:
     )
 
 
-def end_caution(energy: contracts.SequenceEnergy, ended: int) -> str | None:
+def end_caution(energy: AnyEnergy, ended: int) -> str | None:
     """A reason to doubt an energy that reads `ended` texts with an end-of-text token, and was trained on none."""
     documents = {source["negatives"].get("documents") for source in _sources(energy)}
     if not ended or documents != {WITHIN}:
@@ -66,10 +71,21 @@ def end_caution(energy: contracts.SequenceEnergy, ended: int) -> str | None:
     )
 
 
-def calibration_caution(energy: contracts.SequenceEnergy) -> str | None:
+def calibration_caution(energy: AnyEnergy) -> str | None:
     """A reason to doubt the scale of an energy, which was fitted on few contexts, or badly known from many."""
-    record = _provenance(energy).get("calibration", {})
-    if not record.get("contexts") or getattr(energy, "scale", None) != record["scale"]:
+    return next(filter(None, map(_calibration_caution, trained_parts(energy))), None)
+
+
+def trained_parts(energy: AnyEnergy) -> list[EnergyModel]:
+    """The energies of negatives that it is, or that it is made of."""
+    if isinstance(energy, WeightedSum):
+        return [part for _, of_sum in energy.parts for part in trained_parts(of_sum)]
+    return [energy] if isinstance(energy, EnergyModel) else []
+
+
+def _calibration_caution(energy: EnergyModel) -> str | None:
+    record = energy.provenance.get("calibration", {})
+    if not record.get("contexts") or energy.scale != record["scale"]:
         return None  # not calibrated, from before this was recorded, or read without its calibration
     contexts, scale, error = record["contexts"], record["scale"], record.get("scale_standard_error")
     is_vague = error is not None and error > CALIBRATION_ERROR * scale
@@ -82,17 +98,17 @@ def calibration_caution(energy: contracts.SequenceEnergy) -> str | None:
     )
 
 
-def _check_parts(energy: contracts.SequenceEnergy, lm: contracts.CausalModel) -> None:
+def _check_parts(energy: AnyEnergy, lm: contracts.CausalModel) -> None:
     """A class, a function, a name or None in the place of a model is told at once, not at its first use."""
     if isinstance(lm, type) or not isinstance(lm, contracts.CausalModel):
         raise ModelError(
             f"the language model of a joint model is no {_what(lm)}; give LanguageModel.from_pretrained(…), wrap your "
             "network in energylm.LanguageModel, or satisfy contracts.CausalModel"
         )
-    if isinstance(energy, type) or not isinstance(energy, contracts.SequenceEnergy):
+    if isinstance(energy, type) or not isinstance(energy, contracts.SequenceEnergy | Energy):
         raise ModelError(
-            f"the energy of a joint model is no {_what(energy)}; give EnergyModel.from_pretrained(…), or an object "
-            "with a method energies(tokens_BT, lengths_B) that gives one number a sequence"
+            f"the energy of a joint model is no {_what(energy)}; give Energy.load(…), Energy.from_function(…), or an "
+            "object with a method energies(tokens_BT, lengths_B) that gives one number a sequence"
         )
 
 
@@ -100,13 +116,10 @@ def _what(part: object) -> str:
     return f"class ({part.__name__})" if isinstance(part, type) else type(part).__name__
 
 
-def _provenance(energy: contracts.SequenceEnergy) -> Mapping[str, Any]:
-    return energy.provenance if isinstance(energy, EnergyModel) else {}
-
-
-def _sources(energy: contracts.SequenceEnergy) -> list[Mapping[str, Any]]:
+def _sources(energy: AnyEnergy) -> list[Mapping[str, Any]]:
     """The negatives that it was trained on; a detector names texts instead, which tell nothing here."""
-    return [source for source in _provenance(energy).get("sources", []) if isinstance(source, Mapping)]
+    listed = [source for part in trained_parts(energy) for source in part.provenance.get("sources", [])]
+    return [source for source in listed if isinstance(source, Mapping)]
 
 
 def _other_writer(sources: Sequence[Mapping[str, Any]], lm: contracts.CausalModel) -> str | None:
@@ -127,10 +140,10 @@ def _other_writer(sources: Sequence[Mapping[str, Any]], lm: contracts.CausalMode
     )
 
 
-def _no_log_ratio(energy: contracts.SequenceEnergy, sources: Sequence[Mapping[str, Any]]) -> str | None:
+def _no_log_ratio(energy: AnyEnergy, sources: Sequence[Mapping[str, Any]]) -> str | None:
     """Whether its training had another optimum than the log-ratio of data to this language model."""
-    loss = _provenance(energy).get("loss", NCE)
-    if loss != NCE:
+    losses = {part.provenance.get("loss", NCE) for part in trained_parts(energy)} - {NCE}
+    for loss in sorted(losses):
         return (
             f"the energy was trained with the {loss} loss, whose minimum is no log-ratio of data to language model: "
             "perplexity and sampling weights mean little; train it with the nce loss"

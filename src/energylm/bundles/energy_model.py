@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from energylm.bundles import energy_reading
+from energylm.bundles.devices import Device, DType, move
+from energylm.bundles.energy_binding import BoundEnergy, Passage
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import (
     check_vocabularies,
@@ -29,6 +31,7 @@ from energylm.bundles.model_folder import (
     save_model,
 )
 from energylm.bundles.text_codec import TextReader, text_list
+from energylm.bundles.text_energy import Energy
 from energylm.config.models import (
     KIND_WORDS,
     REFUSE,
@@ -40,20 +43,25 @@ from energylm.config.models import (
     Pooling,
     Reads,
 )
-from energylm.contracts import ContinuationEnergy, SequenceEnergy
+from energylm.contracts import CausalModel, ContinuationEnergy, SequenceEnergy
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.energies.pooled import PooledEnergy, kind_of
 from energylm.errors import ModelError, VocabularyMismatch
+from energylm.records import Record
+from energylm.registry import FITS
 
 KIND = "energy"
 
 
-class EnergyModel:
+class EnergyModel(Energy):
     """`contracts.ContinuationEnergy` that also reads text and folders.
 
     `provenance` tells what it was trained against: `loss` (`config.models.NCE` alone gives log-ratios), the hash of the
     generator's weights, the corpus.
     """
+
+    kind = KIND
+    report: Record | None = None  # what `fit` tells of its training
 
     def __init__(
         self,
@@ -75,6 +83,27 @@ class EnergyModel:
         )
 
     @classmethod
+    def fit(
+        cls,
+        lm: Any,
+        texts: Any,
+        *,
+        encoder: str | Path = "minilm-l6",
+        output: str | Path | None = None,
+        **options: Any,
+    ) -> "EnergyModel":
+        """An energy that tells `texts` from what `lm` writes in their place, trained, calibrated and reported
+        (`.report`).
+
+        `lm` is a `LanguageModel`, live or from a folder, or its name; `texts` are strings, a `datasets.Dataset` (its
+        column `field`), a corpus folder, or a file. `options` are those of `energylm corpus build`, `negatives` and
+        `energy train`, e.g. contexts=200, k=8, length=64, prefix_tokens=40, steps=100, seed=0. With an `output` folder
+        a killed fit goes on where it stopped, and a finished one is not repeated.
+        """
+        fitted: EnergyModel = FITS.get("energy")(lm, texts, encoder=encoder, output=output, **options)
+        return fitted
+
+    @classmethod
     def from_encoder(
         cls,
         path_or_name: str | Path,
@@ -84,7 +113,7 @@ class EnergyModel:
         reads: Reads = TOKENS,
         long_texts: LongTexts = REFUSE,
         seed: int = 0,
-        device: torch.device | str | None = None,
+        device: Device = None,
     ) -> Self:
         """An energy to be trained: the body of a language model (UniT), of a masked model or an encoder (BiT), or of
         another energy, from a folder, a known model or the hub, under a new projection. `kind` only checks that the
@@ -115,18 +144,22 @@ class EnergyModel:
         )
 
     @classmethod
-    def from_pretrained(
-        cls, folder: str | Path, *, device: torch.device | str | None = None, calibrated: bool = True
-    ) -> Self:
+    def from_pretrained(cls, folder: str | Path, *, device: Device = None, calibrated: bool = True) -> Self:
         """The energy that `save_pretrained` wrote; without calibration where the raw numbers are wanted."""
-        problem = "holds no energy; train one with `energylm energy train`, or give its folder"
+        problem = "holds no trained energy ({kind}); train one with `energylm energy train`, or give its folder"
         location, manifest = open_folder(folder, [KIND], problem)
-        encoder = load_encoder(location, device=device)
+        return cls.from_folder(location, manifest, device=device, calibrated=calibrated)
+
+    @classmethod
+    def from_folder(
+        cls, folder: Path, manifest: Mapping[str, Any], *, device: Device = None, calibrated: bool = True
+    ) -> Self:
+        encoder = load_encoder(folder, device=device)
         network = PooledEnergy(encoder, kind=manifest["energy_kind"], pooling=manifest["pooling"])
-        load_head(network.head, location)
+        load_head(network.head, folder)
         return cls(
             network.eval(),
-            load_tokenizer(location),
+            load_tokenizer(folder),
             reads=manifest["reads"],
             long_texts=manifest["long_texts"],
             scale=manifest["scale"] if calibrated else 1.0,
@@ -153,6 +186,17 @@ class EnergyModel:
     @property
     def vocabulary_size(self) -> int:
         return self.network.vocabulary_size
+
+    def to(self, device: Device = None, dtype: DType = None) -> Self:
+        move(self.network, device, dtype)
+        return self
+
+    def bind(self, lm: CausalModel) -> BoundEnergy:
+        return bind(self, lm)
+
+    def passage_energies(self, passages: Sequence[Passage]) -> Tensor:
+        texts = [passage.prompt + passage.completion for passage in passages]
+        return self.energies(*self.encode_texts(texts, may_be_empty=True)).double().cpu()
 
     def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """(B,) energies of right-padded sequences of this energy's own token ids."""
@@ -184,7 +228,7 @@ class EnergyModel:
         return energies
 
 
-class TextEnergy(SequenceEnergy, Protocol):
+class TokenizedEnergy(SequenceEnergy, Protocol):
     """An energy with a tokenizer of its own, which reads text, too."""
 
     name: str
@@ -206,7 +250,7 @@ class Writer(Protocol):
 @overload
 def bind(energy: EnergyModel, lm: Writer) -> ContinuationEnergy: ...
 @overload
-def bind(energy: TextEnergy, lm: Writer) -> SequenceEnergy: ...
+def bind(energy: TokenizedEnergy, lm: Writer) -> SequenceEnergy: ...
 def bind(energy: Any, lm: Writer) -> Any:
     """`energy` as a function of `lm`'s token ids, whatever it reads."""
     tokenizer = getattr(lm, "tokenizer", None)
@@ -227,7 +271,7 @@ def bind(energy: Any, lm: Writer) -> Any:
 class TextBoundEnergy:
     """An energy that reads text, over the ids of another tokenizer."""
 
-    def __init__(self, energy: TextEnergy, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, energy: TokenizedEnergy, tokenizer: PreTrainedTokenizerFast) -> None:
         self.energy, self._tokenizer = energy, tokenizer
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

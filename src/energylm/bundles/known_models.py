@@ -10,6 +10,7 @@ differ: a wheel of the Python package index, pinned by hash, and the hub, which 
 
 import difflib
 import functools
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Literal
 
 from energylm.config.environment import home_folder, is_hub_name
 from energylm.errors import ModelError
+from energylm.registry import ENERGIES
 
 MODEL_MARKERS = ("config.json", "energylm.json")  # what a model folder holds: transformers' file, ours, or both
 RUN_MODEL = "model"  # where a training run puts what it made
@@ -101,6 +103,17 @@ def locate(path_or_name: str | Path, *, what: str = "model") -> Path | str:
         )
     _ask_hub(name, what)
     return name
+
+
+def locate_energy(source: str | Path) -> Path | str:
+    """Where an energy is asked for: a folder or a YAML file that is here, or KIND:TEXT of a kind that is registered."""
+    text = str(source)
+    if os.path.exists(Path(source).expanduser()):
+        return model_of_run(source)
+    if ":" in text:
+        ENERGIES.check(text.partition(":")[0])
+        return text
+    return locate(source, what="energy")
 
 
 def model_of_run(path: str | Path) -> Path:

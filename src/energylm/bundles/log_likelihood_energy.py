@@ -20,12 +20,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.devices import Device, DType
+from energylm.bundles.energy_binding import BoundEnergy, Passage
+from energylm.bundles.energy_model import EnergyModel, bind
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import open_folder, read_manifest, save_model
 from energylm.bundles.text_codec import text_list
+from energylm.bundles.text_energy import Energy
 from energylm.config.models import TOKENS, Reads
+from energylm.contracts import CausalModel
 from energylm.errors import DataError
 
 
@@ -64,9 +68,10 @@ KIND = "log-likelihood-energy"
 LM_FOLDER = "language_model"
 
 
-class LogLikelihoodEnergy:
+class LogLikelihoodEnergy(Energy):
     """`contracts.SequenceEnergy` that also reads text and folders."""
 
+    kind = KIND
     reads: Reads = TOKENS
 
     def __init__(
@@ -88,6 +93,17 @@ class LogLikelihoodEnergy:
         texts that neither training nor any report has seen."""
         rule = fit_rule(self.mean_log_probs(*real), self.mean_log_probs(*machine))
         return type(self)(self.lm, rule, provenance=self.provenance)
+
+    def to(self, device: Device = None, dtype: DType = None) -> Self:
+        self.lm.to(device, dtype)
+        return self
+
+    def bind(self, lm: CausalModel) -> BoundEnergy:
+        return bind(self, lm)
+
+    def passage_energies(self, passages: Sequence[Passage]) -> Tensor:
+        texts = [passage.prompt + passage.completion for passage in passages]
+        return self.energies(*self.encode_texts(texts, may_be_empty=True)).double().cpu()
 
     def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """(B,) energies of right-padded sequences of the language model's own token ids."""
@@ -124,16 +140,19 @@ class LogLikelihoodEnergy:
         save_model(folder, kind=KIND, facts=facts, provenance=self.provenance, parts={LM_FOLDER: self.lm})
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
+    def from_pretrained(cls, folder: str | Path, *, device: Device = None) -> Self:
         """The energy that `save_pretrained` wrote."""
         problem = "holds no log-likelihood energy; give a folder that save_pretrained wrote"
-        location, manifest = open_folder(folder, [KIND], problem)
+        return cls.from_folder(*open_folder(folder, [KIND], problem), device=device)
+
+    @classmethod
+    def from_folder(cls, folder: Path, manifest: Mapping[str, Any], *, device: Device = None) -> Self:
         rule = LikelihoodRule(sign=manifest["sign"], threshold=manifest["threshold"])
-        lm = LanguageModel.from_pretrained(location / LM_FOLDER, device=device)
+        lm = LanguageModel.from_pretrained(folder / LM_FOLDER, device=device)
         return cls(lm, rule, provenance=manifest["provenance"])
 
 
-def load_energy(folder: str | Path, *, device: torch.device | str | None = None) -> EnergyModel | LogLikelihoodEnergy:
+def load_energy(folder: str | Path, *, device: Device = None) -> EnergyModel | LogLikelihoodEnergy:
     """Whatever energy lies in `folder`."""
     location = locate(folder)
     kind = read_manifest(location).get("kind") if isinstance(location, Path) and location.is_dir() else None

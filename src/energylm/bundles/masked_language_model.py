@@ -47,7 +47,7 @@ class MaskedLanguageModel:
                 f"{name}: the tokenizer has no mask token, so nothing can be hidden; set mask_token in its "
                 "tokenizer_config.json, or give another model"
             )
-        self.network, self.tokenizer, self.name = network, tokenizer, name
+        self.network, self.tokenizer, self.name, self._framed = network, tokenizer, name, framed
         self.mask_token_id = int(tokenizer.mask_token_id)
         self._encoder = plain_encoder(tokenizer)
         if model is None:
@@ -75,6 +75,12 @@ class MaskedLanguageModel:
         network = _load(location, device)
         name, framed = manifest.get("name", Path(location).name), manifest.get("framed", False)
         return cls(network, load_tokenizer(location), name=name, framed=framed)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write what `from_pretrained` reads."""
+        save_masked_language_model(
+            self.network, self.tokenizer, Path(folder), name=self.name, framed=self._framed, provenance={}
+        )
 
     @property
     def vocabulary_size(self) -> int:

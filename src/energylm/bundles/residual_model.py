@@ -99,8 +99,8 @@ class ResidualModel:
         dtype: DType = None,
     ) -> Self:
         """The joint model of a language model, a folder or a name, and an energy, as `Energy.load` takes it; with
-        `plain_text` it writes no special tokens, as windows within documents hold none. `dtype` is the language model's: energies are differences
-        of nats, which 16 bits do not hold."""
+        `plain_text` it writes no special tokens, as windows within documents hold none. `dtype` is the language
+        model's: energies are differences of nats, which 16 bits do not hold."""
         lm = LanguageModel.from_pretrained(language_model, device=device, dtype=dtype)
         loaded = Energy.load(energy, beta=beta, device=device)
         return cls(lm.without_special_tokens() if plain_text else lm, loaded)

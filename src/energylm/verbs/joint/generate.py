@@ -24,6 +24,7 @@ class Generate(Verb):
         'energylm generate smollm2-135m --energy runs/bit/model --prompt "It was late" --chunks 5 --context-tokens 120',
         'energylm generate runs/tiny/model --energy runs/energy/model --prompt "He was willing and" '
         "--method next-token",
+        'energylm generate smollm2-135m --energy "similarity:a storm at sea" --beta 20 --prompt "Last night" -n 64',
     )
     shortcuts: ClassVar = {
         "n": "sampling.n",
@@ -41,7 +42,13 @@ class Generate(Verb):
     language_model: Annotated[str, Positional("LM")] = Field(
         description="A model folder, a GGUF file, a known model or a hub name."
     )
-    energy: str = Field(description="An energy folder (`energylm energy train`).")
+    energy: str = Field(
+        description="An energy folder (`energylm energy train`); a score as KIND:TEXT, e.g. 'similarity:a storm at "
+        "sea'; or a YAML file of several."
+    )
+    beta: float | None = Field(
+        None, description="How strongly the energy weighs: 0 is the language model alone; none: the energy's own."
+    )
     prompt: Annotated[tuple[str, ...], BeforeValidator(listed)] = Field(
         ("",), min_length=1, description="A text to continue; empty starts a new document."
     )
@@ -58,9 +65,9 @@ class Generate(Verb):
     seed: int = Field(0, ge=0, description="The same seed gives the same text.")
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
-        from energylm.bundles.known_models import locate
+        from energylm.bundles.known_models import locate, locate_energy
 
-        lm, energy = locate(self.language_model), locate(self.energy)
+        lm, energy = locate(self.language_model), locate_energy(self.energy)
         options, tokens = self.sampling, self.next_tokens
         what = {
             "joint": f"would draw {options.n:,} candidates of {options.max_new_tokens} tokens, {options.chunks} in a "

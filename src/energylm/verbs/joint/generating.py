@@ -52,7 +52,7 @@ class GenerateResult(Record):
 
 def generate(verb: Generate, job: Job) -> GenerateResult:
     """Continue every prompt."""
-    joint = ResidualModel.load(verb.language_model, verb.energy, plain_text=verb.plain_text)
+    joint = ResidualModel.load(verb.language_model, verb.energy, beta=verb.beta, plain_text=verb.plain_text)
     results = []
     for index, prompt in enumerate(verb.prompt):
         continuation = Continuation(prompt, _drawn(joint, verb, prompt, index))

@@ -1,0 +1,158 @@
+"""Energies without a network of their own: a function, a scorer, and constraints that forbid what breaks them.
+
+    function     E = ∓β f(text)                   higher, or lower, values are better
+    scorer       E = −β score(text)               a (pseudo-)log-likelihood under another model, by token if asked
+    pattern      E = 0 where a regular expression matches (or does not), +∞ elsewhere
+    length       E = 0 for so many words or characters, +∞ elsewhere
+
+Use it     constraints with enough candidates: they choose among what the language model draws, they do not lead it
+           there. Where none of the candidates is allowed, sampling stops and says so.
+Relations  `text_energy` builds them (`Energy.from_function` …); `network_energies` are those that own a network.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from energylm.bundles.devices import Device, DType
+from energylm.bundles.model_folder import save_model
+from energylm.bundles.scorer import Scorer
+from energylm.bundles.text_energy import Better, Energy, Judges, Must, ScoreEnergy, Unit
+from energylm.config.cloze import Normalise, ScorerConfig
+from energylm.errors import ConfigError, ModelError
+
+SCORER_FOLDER = "scored_by"
+LENGTH_TEXT = re.compile(r"\s*(\d*)\s*-\s*(\d*)\s*(words|characters)?\s*")  # 5-30 words, 5-, -30 characters
+
+
+class FunctionEnergy(ScoreEnergy):
+    kind = "function"
+
+    def __init__(
+        self,
+        function: Callable[[list[str]], Any],
+        *,
+        better: Better,
+        beta: float,
+        judges: Judges,
+        name: str,
+    ) -> None:
+        if not callable(function):
+            raise ConfigError(f"{function!r:.40} came, expected a function of a list of texts")
+        if better not in ("higher", "lower"):
+            raise ConfigError(f"better {better!r} came, expected 'higher' or 'lower': which values are wanted")
+        super().__init__(name=name, beta=beta, judges=judges)
+        self._function, self._sign = function, 1.0 if better == "higher" else -1.0
+
+    def scores(self, texts: list[str]) -> Tensor:
+        return self._sign * torch.as_tensor(self._function(texts), dtype=torch.float64)
+
+
+class ScorerEnergy(ScoreEnergy):
+    kind = "scorer"
+
+    def __init__(self, scorer: Scorer, *, normalise: Normalise, beta: float, judges: Judges) -> None:
+        super().__init__(name=f"score of {scorer.name}", beta=beta, judges=judges)
+        self._scorer, self._normalise = scorer, normalise
+
+    @classmethod
+    def from_text(cls, text: str, *, device: Device = None) -> Energy:
+        """scorer:MODEL"""
+        return Energy.from_scorer(Scorer.from_pretrained(text, device=device))
+
+    def to(self, device: Device = None, dtype: DType = None) -> Self:
+        self._scorer.to(device, dtype)
+        return self
+
+    def scores(self, texts: list[str]) -> Tensor:
+        filled = [text for text in texts if text.strip()]
+        values = dict(zip(filled, self._scorer.score(filled, normalise=self._normalise), strict=True))
+        return torch.tensor([values.get(text, -math.inf) for text in texts], dtype=torch.float64)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        reader = self._scorer.reader
+        model: Any = getattr(reader, "lm", None) or getattr(reader, "model", None)
+        if not hasattr(model, "save_pretrained"):
+            raise ModelError(f"{self.name} cannot be saved, since its scorer has no model of ours; build it again")
+        options = {name: getattr(reader, name) for name in ("eos", "masking") if hasattr(reader, name)}
+        options |= {"casing": self._scorer.casing}
+        facts = self.facts() | {"normalise": self._normalise, "options": options}
+        save_model(folder, kind=self.kind, facts=facts, provenance={}, parts={SCORER_FOLDER: model})
+
+    @classmethod
+    def from_folder(cls, folder: Path, manifest: Mapping[str, Any], *, device: Device = None) -> Self:
+        config = ScorerConfig(**manifest["options"])
+        scorer = Scorer.from_pretrained(folder / SCORER_FOLDER, config=config, device=device)
+        return cls(scorer, normalise=manifest["normalise"], beta=manifest["beta"], judges=manifest["judges"])
+
+
+class PatternEnergy(ScoreEnergy):
+    kind = "pattern"
+
+    def __init__(self, pattern: str, *, must: Must, judges: Judges) -> None:
+        if must not in ("match", "avoid"):
+            raise ConfigError(f"must {must!r} came, expected 'match' or 'avoid'")
+        try:
+            self._pattern = re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"the pattern {pattern!r} is no regular expression ({error}); mend it") from None
+        super().__init__(name=f"{must} {pattern!r}", beta=1.0, judges=judges)
+        self._must: Must = must
+
+    @classmethod
+    def from_text(cls, text: str, *, device: Device = None) -> Energy:
+        """pattern:REGULAR EXPRESSION"""
+        return Energy.from_pattern(text)
+
+    def scores(self, texts: list[str]) -> Tensor:
+        is_match_B = torch.tensor([self._pattern.search(text) is not None for text in texts])
+        return torch.where(is_match_B == (self._must == "match"), 0.0, -math.inf)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        facts = {"pattern": self._pattern.pattern, "must": self._must, "judges": self.judges}
+        save_model(folder, kind=self.kind, facts=facts, provenance={})
+
+    @classmethod
+    def from_folder(cls, folder: Path, manifest: Mapping[str, Any], *, device: Device = None) -> Self:
+        return cls(manifest["pattern"], must=manifest["must"], judges=manifest["judges"])
+
+
+class LengthEnergy(ScoreEnergy):
+    kind = "length"
+
+    def __init__(self, minimum: int, maximum: int | None, *, unit: Unit, judges: Judges) -> None:
+        if unit not in ("words", "characters"):
+            raise ConfigError(f"unit {unit!r} came, expected 'words' or 'characters'")
+        if maximum is not None and maximum < minimum:
+            raise ConfigError(f"no text has at least {minimum} and at most {maximum} {unit}; raise the maximum")
+        most = "any number of" if maximum is None else maximum
+        super().__init__(name=f"{minimum} to {most} {unit}", beta=1.0, judges=judges)
+        self._minimum, self._maximum, self._unit = minimum, maximum, unit
+
+    @classmethod
+    def from_text(cls, text: str, *, device: Device = None) -> Energy:
+        """length:5-30 words; either end may be left out"""
+        match = LENGTH_TEXT.fullmatch(text)
+        if match is None or not (match[1] or match[2]):
+            raise ConfigError(f"length:{text} is no length; give e.g. length:5-30 words or length:-280 characters")
+        maximum = int(match[2]) if match[2] else None
+        unit: Unit = "characters" if match[3] == "characters" else "words"
+        return Energy.from_length(int(match[1] or 0), maximum, unit=unit)
+
+    def scores(self, texts: list[str]) -> Tensor:
+        lengths = [len(text.split()) if self._unit == "words" else len(text) for text in texts]
+        highest = math.inf if self._maximum is None else self._maximum
+        return torch.tensor([0.0 if self._minimum <= length <= highest else -math.inf for length in lengths])
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        facts = {"minimum": self._minimum, "maximum": self._maximum, "unit": self._unit, "judges": self.judges}
+        save_model(folder, kind=self.kind, facts=facts, provenance={})
+
+    @classmethod
+    def from_folder(cls, folder: Path, manifest: Mapping[str, Any], *, device: Device = None) -> Self:
+        return cls(manifest["minimum"], manifest["maximum"], unit=manifest["unit"], judges=manifest["judges"])
