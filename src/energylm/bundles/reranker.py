@@ -26,6 +26,7 @@ from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_
 from energylm.estimators.weight_tuning import ListScores, Tuning, tune_weights
 from energylm.progress import progress, say
 from energylm.records import Record
+from energylm.registry import FITS
 
 LISTS_AT_ONCE = 64  # scored together, so that progress shows; their trees or copies are sorted by size
 FEW_LISTS = 50
@@ -126,6 +127,8 @@ def tune_scored(scores: ListScores, statistics_UHM: Floats, metric: AdditiveMetr
 class Reranker:
     """`weight` is λ: one number, or one for each scorer."""
 
+    report: Record | None = None  # what `fit` tells of the tuning
+
     def __init__(
         self,
         scorer: Scorer | Sequence[Scorer],
@@ -142,6 +145,24 @@ class Reranker:
             raise ConfigError(f"{len(self.weights)} weights came for {len(self.scorers)} scorers; give one for each")
         if len(self.weights) < len(self.scorers):
             self.weights *= len(self.scorers)
+
+    @classmethod
+    def fit(
+        cls,
+        lists: Any,
+        scorer: Any,
+        *,
+        metric: MetricName = "wer",
+        grid: WeightGrid | None = None,
+        length_normalisation: LengthNormalisation = "none",
+    ) -> "Reranker":
+        """λ tuned on lists with references, a file or `NBest` records, for a `Scorer` or several, or their names. The
+        report tells the metric of the first best, of the tuned choice, and of λ tuned on the other half of the lists.
+        """
+        fitted: Reranker = FITS.get("reranker")(
+            lists, scorer, metric=metric, grid=grid, length_normalisation=length_normalisation
+        )
+        return fitted
 
     def rerank(self, hypotheses: NBest | Iterable[Hypothesis | tuple[str, float]]) -> Reranked:
         """One list: its hypotheses with their own scores, as `Hypothesis` or pairs (text, score), e.g. a `zip`."""

@@ -12,8 +12,8 @@ from energylm.files import folder_lock
 from energylm.jobs import kept_blocks
 from energylm.jobs.job import Job
 from energylm.verbs.joint import measuring
+from energylm.verbs.joint.measuring import PerplexityResult
 from energylm.verbs.joint.perplexity import Perplexity
-from energylm.verbs.joint.perplexity_report import PerplexityResult
 
 SIZES = {"length": 16, "prefix_tokens": 12, "contexts": 4, "n": 20, "position_samples": 10}
 

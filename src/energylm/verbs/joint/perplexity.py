@@ -15,7 +15,7 @@ from energylm.verbs.verb import Positional, Short, Verb
 if TYPE_CHECKING:
     from energylm.data.windows import SourceWindows
     from energylm.jobs.costs import Counted, Surroundings
-    from energylm.verbs.joint.perplexity_report import PerplexityResult
+    from energylm.verbs.joint.measuring import PerplexityResult
 
 WHY_UNTRUNCATED = (
     "perplexity needs samples of the whole language model: a truncated or tempered proposal estimates the sum over "
