@@ -310,7 +310,6 @@ def _pools(
         log_weight_BN = importance_log_weights(
             energy_BN[rows, :n], log_prob_BN[rows, :n], proposal_BN[rows, :n], weights=weights
         )
-        _refuse_forbidden(log_weight_BN)
         kept_BK = resample(log_weight_BN, RowChoices(_choice_keys([requests[row] for row in rows])), draws=kept)
         for row, log_weight_N, kept_K in zip(rows, log_weight_BN, kept_BK, strict=True):
             pools[row] = CandidatePool(
@@ -323,15 +322,6 @@ def _pools(
                 kept=kept_K.tolist(),
             )
     return [pool for pool in pools if pool is not None]
-
-
-def _refuse_forbidden(log_weight_BN: Tensor) -> None:
-    is_forbidden_B = (log_weight_BN == -math.inf).all(1)
-    if is_forbidden_B.any():
-        raise DataError(
-            f"the energy forbids all {log_weight_BN.shape[1]:,} candidates of a context, so there is none to keep; "
-            "draw more candidates, or loosen the constraint"
-        )
 
 
 def _longest(context: Context, pool: CandidatePool) -> int:
