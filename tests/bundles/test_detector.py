@@ -173,7 +173,7 @@ def test_damage_and_mix_ups_are_found(energy, tmp_path):
         Detector.from_pretrained(folder)
     with pytest.raises(ModelError, match="is no calibration"):
         DetectorCalibration.read({"spans": []}, origin="x.json")
-    with pytest.raises(ModelError, match="holds no energy"):
+    with pytest.raises(ModelError, match="it is no model folder"):
         Detector.from_pretrained(tmp_path)
 
 

@@ -37,6 +37,7 @@ from energylm.errors import ModelError
 from energylm.estimators.false_positive_threshold import texts_needed
 from energylm.files import atomic_file, read_json, sha256_of_file, write_json
 from energylm.records import Record
+from energylm.registry import DETECTORS, FITS
 
 Verdict = Literal["human", "machine", "abstains"]
 
@@ -77,6 +78,8 @@ BLOCKS_AT_ONCE = 4096  # rows that lie in memory at a time, sorted by length amo
 class Detector:
     """`energylm.Detector`. A plain energy of text is one too, but abstains until it is calibrated."""
 
+    report: Record | None = None  # what `fit` tells of its training
+
     def __init__(
         self,
         energy: EnergyModel,
@@ -90,6 +93,29 @@ class Detector:
         self.reader = BlockReader(energy.tokenizer, self.blocks, special_tokens=energy.reads == TEXT)
         self.reader.check(name=energy.name, max_tokens=energy.network.max_tokens)
 
+    @property
+    def name(self) -> str:
+        return self.energy.name
+
+    @classmethod
+    def fit(
+        cls,
+        human: Any,
+        machine: Any,
+        *,
+        encoder: str | Path | None = None,
+        output: str | Path | None = None,
+        **options: Any,
+    ) -> "Detector":
+        """A detector trained on human and machine texts and calibrated on some held out (`.report`).
+
+        Texts are strings, a `datasets.Dataset` (its column `field`), or a file or folder. `options` are those of
+        `energylm detect train`, e.g. steps=300, fpr=0.05; `encoder` is what it starts from. With an `output` folder a
+        killed fit goes on where it stopped, and a finished one is not repeated.
+        """
+        fitted: Detector = FITS.get("detector")(human, machine, encoder=encoder, output=output, **options)
+        return fitted
+
     @classmethod
     def from_pretrained(
         cls,
@@ -100,7 +126,12 @@ class Detector:
         calibrated: bool = True,
     ) -> Self:
         """The detector in `folder`, or a plain energy as one. `blocks` can only be given for the latter. Without
-        `calibrated` its calibration is not read, since it is to be replaced."""
+        `calibrated` its calibration is not read, since it is to be replaced. Folders of other kinds, and names, lead to
+        the detectors that were registered for them (`registry.DETECTORS`)."""
+        kind, source = DETECTORS.named(folder) or (_kind(folder), folder)
+        if cls is Detector and kind in DETECTORS.names() and (registered := DETECTORS.get(kind)) is not Detector:
+            detector: Self = registered.from_pretrained(source, device=device)
+            return detector
         folder = model_of_run(folder)
         energy = EnergyModel.from_pretrained(folder, device=device)
         facts: dict[str, Any] = read_manifest(folder).get("detector", {})
@@ -230,6 +261,11 @@ def _verdict(
     return "human", f"not above {limit}, and human is the likelier"
 
 
+def _kind(folder: str | Path) -> str:
+    manifest = model_of_run(folder) / MANIFEST
+    return str(read_json(manifest)["kind"]) if manifest.is_file() else ""
+
+
 def _note(folder: Path, facts: dict[str, Any]) -> None:
     """Write what makes an energy a detector into the folder's manifest."""
     write_json(folder / MANIFEST, read_json(folder / MANIFEST) | {"detector": facts})
@@ -239,10 +275,10 @@ def _calibration(folder: Path, facts: dict[str, Any]) -> DetectorCalibration | N
     if "calibration_sha256" not in facts:
         return None
     file = _checked(folder / CALIBRATION_FILE, facts["calibration_sha256"])
-    found = DetectorCalibration.read(read_json(file), origin=str(file))
-    if found.weights_sha256 != weights_sha256(folder):
+    calibration = DetectorCalibration.read(read_json(file), origin=str(file))
+    if calibration.weights_sha256 != weights_sha256(folder):
         raise ModelError(f"{file} belongs to other weights; calibrate this detector with `energylm detect calibrate`")
-    return found
+    return calibration
 
 
 def _seen(folder: Path, facts: dict[str, Any]) -> SeenTexts | None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, Self, get_args
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from energylm.bundles.cloze_model import ClozeKind, ClozeModel
+from energylm.bundles.cloze_model import ClozeModel
 from energylm.bundles.devices import Device, DType, move, usable_device
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import KIND as CAUSAL
@@ -61,22 +61,24 @@ from energylm.estimators.pseudo_log_likelihood import token_pseudo_log_likelihoo
 from energylm.files import read_json
 from energylm.models.prefix_tree import tree_log_probs, why_not_prefix_tree
 from energylm.progress import say
+from energylm.registry import SCORERS
 
 NAMED_LONG_TEXTS = 5  # in one message
-CLOZE = get_args(ClozeKind)
 
 
 def kind_of(path_or_name: str | Path) -> str:
-    """What kind of scorer a model can be, without loading it: CAUSAL, MASKED or one of CLOZE."""
+    """What kind of scorer a model can be, without loading it: a name in `registry.SCORERS`."""
+    if (named := SCORERS.named(path_or_name)) is not None:
+        return named[0]
     location = locate(path_or_name)
     if isinstance(location, Path) and location.is_file():
         return CAUSAL  # a GGUF file
     if isinstance(location, Path) and (location / MANIFEST).is_file():
         kind = str(read_json(location / MANIFEST)["kind"])
-        if kind not in (CAUSAL, MASKED, *CLOZE):
+        if kind not in SCORERS.names():
             raise ModelError(
-                f"{location} holds a model of kind {kind!r}, which has no score for a text; give a causal or masked "
-                f"language model, or one of {', '.join(CLOZE)}"
+                f"{location} holds a model of kind {kind!r}, which has no score for a text; give one of "
+                f"{', '.join(SCORERS.names())}"
             )
         return kind
     return _kind_of_others(location)
@@ -84,14 +86,12 @@ def kind_of(path_or_name: str | Path) -> str:
 
 def check_method(kind: str, config: ScorerConfig, *, name: str) -> None:
     """Whether a model of `kind` has the score that is asked for."""
-    if config.method != AUTO and (config.method == LOG_LIKELIHOOD) != (kind == CAUSAL):
-        what, has = ("a causal language model", "log-likelihood") if kind == CAUSAL else (
-            f"a model of kind {kind!r}",
-            "pseudo-log-likelihood",
-        )  # fmt: skip
-        cure = "masked language model, Electric or two-tower model" if kind == CAUSAL else "causal language model"
+    method: Method = SCORERS.get(kind).method
+    if config.method not in (AUTO, method):
+        what = "causal language model" if kind == CAUSAL else f"model of kind {kind!r}"
+        cure = "causal language model" if config.method == LOG_LIKELIHOOD else "masked, Electric or two-tower model"
         raise ModelError(
-            f"{name} is {what}: it has a {has}, no {config.method}; leave the method out, or give a {cure}"
+            f"{name} is a {what}: it has a {method}, no {config.method}; leave the method out, or give a {cure}"
         )
     if config.masking != TOKEN and kind != MASKED:
         raise ConfigError(
@@ -165,6 +165,10 @@ class CausalScorer(_TokenScorerBase):
         if eos:
             lm.codec.ended([])  # says so where the model has no such token
 
+    @classmethod
+    def from_pretrained(cls, source: str | Path, *, config: ScorerConfig, device: torch.device | None) -> Self:
+        return cls(LanguageModel.from_pretrained(source, device=device, dtype=config.dtype), eos=config.eos)
+
     @property
     def networks(self) -> list[nn.Module]:
         return [self.lm.model.network]
@@ -207,6 +211,10 @@ class MaskedScorer(_TokenScorerBase):
         super().__init__(model.name, model.tokenizer)
         self.model, self.masking, self.max_tokens = model, masking, model.max_tokens
 
+    @classmethod
+    def from_pretrained(cls, source: str | Path, *, config: ScorerConfig, device: torch.device | None) -> Self:
+        return cls(MaskedLanguageModel.from_pretrained(source, device=device), masking=config.masking)
+
     @property
     def networks(self) -> list[nn.Module]:
         return [self.model.network]
@@ -228,6 +236,10 @@ class ClozeScorer(_TokenScorerBase):
     def __init__(self, model: ClozeModel) -> None:
         super().__init__(model.name, model.tokenizer)
         self.model, self.max_tokens = model, model.max_tokens
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, *, config: ScorerConfig, device: torch.device | None) -> Self:
+        return cls(ClozeModel.from_pretrained(source, device=device))
 
     @property
     def networks(self) -> list[nn.Module]:
@@ -264,7 +276,8 @@ class TokenScorer(Protocol):
 
 
 class Scorer:
-    """`from_pretrained` finds what kind a model is; a `TokenScorer` of your own can be given instead."""
+    """`from_pretrained` finds what kind a model is (`registry.SCORERS`, to which other packages and scripts add); a
+    `TokenScorer` of your own can be given instead."""
 
     def __init__(self, reader: TokenScorer, *, casing: Casing = "keep", refuses_long_texts: bool = False) -> None:
         self.reader, self.casing, self.refuses_long_texts = reader, casing, refuses_long_texts
@@ -283,18 +296,11 @@ class Scorer:
         config = config or ScorerConfig()
         if dtype is not None:
             config = ScorerConfig.checked(config.overlaid({"dtype": str(dtype).removeprefix("torch.")}))
-        kind = kind_of(path_or_name)
+        kind, named = kind_of(path_or_name), SCORERS.named(path_or_name)
         check_method(kind, config, name=str(path_or_name))
         device = usable_device(device or config.device)
-        reader: TokenScorer
-        if kind == CAUSAL:
-            lm = LanguageModel.from_pretrained(path_or_name, device=device, dtype=config.dtype)
-            reader = CausalScorer(lm, eos=config.eos)
-        elif kind == MASKED:
-            model = MaskedLanguageModel.from_pretrained(path_or_name, device=device)
-            reader = MaskedScorer(model, masking=config.masking)
-        else:
-            reader = ClozeScorer(ClozeModel.from_pretrained(path_or_name, device=device))
+        source = path_or_name if named is None else named[1]
+        reader: TokenScorer = SCORERS.get(kind).from_pretrained(source, config=config, device=device)
         return cls(reader, casing=config.casing, refuses_long_texts=config.long_texts != WINDOWS)
 
     def to(self, device: Device = None, dtype: DType = None) -> Self:

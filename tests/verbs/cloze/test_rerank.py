@@ -58,8 +58,8 @@ OTHER_DEV = {name: DEV["d3"] for name in ("o1", "o2")}  # whose best λ is the s
 def files(tmp_path, monkeypatch):
     """Files of lists, and a scorer in the place of a model."""
     monkeypatch.setattr(Scorer, "from_pretrained", lambda *_, **__: Scorer(WordTable()))
-    monkeypatch.setattr(reranking, "absolute_place", str)
-    monkeypatch.setattr(reranking, "model_identity", lambda model: model)
+    monkeypatch.setattr(reranking, "scorer_place", str)
+    monkeypatch.setattr(reranking, "scorer_identity", lambda model: model)
     for name, lists in (("dev", DEV), ("test", TEST), ("other", OTHER_DEV)):
         (tmp_path / f"{name}.json").write_text(json.dumps(lists))
     return tmp_path

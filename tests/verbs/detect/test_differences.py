@@ -13,7 +13,7 @@ from energylm.data.negatives import Negatives
 from energylm.errors import ConfigError, DataError
 from energylm.jobs.job import Job
 from energylm.verbs import CompareEnergies, MakeNegatives
-from energylm.verbs.detect.comparing import DifferencesResult, differences
+from energylm.verbs.detect.discriminating import DifferencesResult, differences
 
 
 @pytest.fixture(scope="module")

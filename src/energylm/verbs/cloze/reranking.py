@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from energylm.bundles.known_models import absolute_place
-from energylm.bundles.model_folder import model_identity
 from energylm.bundles.reranker import (
     ListBlock,
     ListBlockScores,
@@ -38,7 +36,7 @@ from energylm.progress import Progress, progress, say
 from energylm.report.report import write_report
 from energylm.verbs.cloze.rerank import NamedScorer, Rerank, RerankSet
 from energylm.verbs.cloze.rerank_report import RerankResult, SetOutcome, best_lines, rerank_sections, set_outcome
-from energylm.verbs.cloze.score import ScoreWorker, check_scorer
+from energylm.verbs.cloze.score import ScoreWorker, check_scorer, scorer_identity, scorer_place
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class ScorerOutcome:
 def _score(
     scorer: NamedScorer, files: Mapping[RerankSet, list[NBest]], output: Path | None, engine: Engine
 ) -> ScorerOutcome:
-    model = absolute_place(scorer.model)
+    model = scorer_place(scorer.model)
     with engine.pool(partial(ListScorer, model, scorer), models=[model]) as pool:
         outcome = ScorerOutcome(**pool.facts(), scores={file: [] for file in files})
         for file, lists in files.items():
@@ -155,7 +153,7 @@ def _score(
 def kept_identity(scorer: NamedScorer, lists: list[NBest]) -> dict[str, Any]:
     texts = [[hypothesis.text for hypothesis in of_list.hypotheses] for of_list in lists]
     settings = scorer.model_dump(mode="json", exclude={"model", "device"})
-    return {"task": "rerank", "how": settings, "model": model_identity(scorer.model), "texts": sha256_of_json(texts)}
+    return {"task": "rerank", "how": settings, "model": scorer_identity(scorer.model), "texts": sha256_of_json(texts)}
 
 
 def _is_measured(file: RerankSet, lists: list[NBest], verb: Rerank) -> bool:

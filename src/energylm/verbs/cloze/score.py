@@ -28,13 +28,17 @@ from energylm.files import folder_lock
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.progress import Progress, progress
 from energylm.records import Record
+from energylm.registry import SCORERS
 from energylm.verbs.verb import Positional, Verb
 
 TEXTS_AT_ONCE = 256  # sorted by length and scored together; results appear while the rest is still being read
 ScoringModel = Annotated[
     str,
     Positional("MODEL"),
-    Field(description="A model folder, a GGUF file, a known model (`energylm models list`) or a hub name."),
+    Field(
+        description="A model folder, a GGUF file, a known model (`energylm models list`), a hub name, or NAME or "
+        "NAME:TEXT of a scorer that was registered."
+    ),
 ]
 
 
@@ -101,14 +105,13 @@ class Score(Verb, ScorerConfig):
 
     def run(self, job: Job = DEFAULT_JOB) -> ScoreResult:
         """Score every text; `job.emit` gets each as soon as it is known, in the order of the file."""
-        from energylm.bundles.model_folder import model_identity
         from energylm.jobs.engine import open_engine
         from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 
-        model, output = absolute_place(self.model), job.output
+        model, output = scorer_place(self.model), job.output
         how = self.model_dump(mode="json", include=set(ScorerConfig.model_fields) - {"device"})
         form = BlockForm(asdict, ScoredBlock.to_json, ScoredBlock.from_json, size=lambda block: len(block.texts))
-        kept = KeptBlocks(output, {"task": "score", "how": how, "model": output and model_identity(model)}, form)
+        kept = KeptBlocks(output, {"task": "score", "how": how, "model": output and scorer_identity(model)}, form)
         scores, parts, seconds = [], [], 0.0
         with (
             nullcontext() if output is None else folder_lock(output),
@@ -137,6 +140,18 @@ class Score(Verb, ScorerConfig):
 
     def shown(self, result: ScoreResult) -> str:
         return ""  # each line was written as soon as it was known
+
+
+def scorer_place(model: str) -> str:
+    """The same for a process that runs elsewhere: a whole path, a name of the hub, or a scorer's own name."""
+    return model if SCORERS.named(model) else absolute_place(model)
+
+
+def scorer_identity(model: str) -> str:
+    """What kept scores are known by."""
+    from energylm.bundles.model_folder import model_identity
+
+    return model if SCORERS.named(model) else model_identity(model)
 
 
 def check_scorer(model: str, config: ScorerConfig) -> str:

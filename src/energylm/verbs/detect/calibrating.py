@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from energylm.bundles.detector_calibration import DetectorCalibration, Promise, 
 from energylm.bundles.known_models import model_of_run
 from energylm.data.detection import DetectionData, LabelledText, read_detection
 from energylm.data.text_blocks import EncodedText
-from energylm.errors import DataError
+from energylm.errors import ConfigError, DataError
 from energylm.estimators.false_positive_threshold import (
     GroupThresholds,
     false_positive_threshold,
@@ -112,7 +113,7 @@ def open_inputs(verb: CalibrateDetector) -> tuple[Detector, DetectionData]:
     data = read_detection(verb.data)
     if len(data.human) < texts_needed(verb.fpr):
         false_positive_threshold(np.zeros(len(data.human)), verb.fpr)  # says how many are needed
-    detector = Detector.from_pretrained(verb.detector, blocks=verb.text_blocks, calibrated=not data.machine)
+    detector = open_detector(verb.detector, blocks=verb.text_blocks, calibrated=not data.machine)
     if not data.machine and detector.calibration is None:
         raise DataError(
             "one class only: the first calibration of a detector needs machine texts too, for its probabilities; "
@@ -130,6 +131,14 @@ def open_inputs(verb: CalibrateDetector) -> tuple[Detector, DetectionData]:
         )
     say(data.describe())
     return detector, data
+
+
+def open_detector(name: str, **options: Any) -> Detector:
+    """A detector whose scores can be asked for, and not its verdicts alone."""
+    detector: Any = Detector.from_pretrained(name, **options)
+    if not isinstance(detector, Detector):
+        raise ConfigError(f"{name} ({type(detector).__name__}) only predicts; use it with `energylm detect run`")
+    return detector
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from energylm.config.models import MEAN, Pooling
 from energylm.config.texts import BlockConfig, DetectionSources, TextFormat
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.registry import DETECTORS
 from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ SOURCES = {name: f"data.{name}" for name in ("human", "machine", "pairs", "forma
 DetectorFolder = Annotated[
     str,
     Positional("DETECTOR"),
-    Field(description="A detector's folder (OUTPUT/model of `energylm detect train`)."),
+    Field(
+        description="A detector's folder (OUTPUT/model of `energylm detect train`), or NAME or NAME:TEXT of one that "
+        "was registered."
+    ),
 ]
 
 
@@ -261,7 +265,8 @@ class RunDetector(Verb):
         missing = next((path for path in self.paths if not Path(path).expanduser().exists()), None)
         if missing is not None:
             raise ConfigError(f"{missing} does not exist; give a file or a folder")
-        return f"would judge {len(self.text)} texts and {len(self.files)} files or folders with {locate(self.detector)}"
+        detector = self.detector if DETECTORS.named(self.detector) else locate(self.detector)
+        return f"would judge {len(self.text)} texts and {len(self.files)} files or folders with {detector}"
 
     def run(self, job: Job = DEFAULT_JOB) -> "Detections":
         from energylm.verbs.detect.judging import judge

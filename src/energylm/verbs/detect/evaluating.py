@@ -28,7 +28,7 @@ from energylm.records import LOCAL, Record
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Section, Text, write_report
 from energylm.tables import Cell, Table
-from energylm.verbs.detect.calibrating import PROMISES
+from energylm.verbs.detect.calibrating import PROMISES, open_detector
 from energylm.verbs.detect.detect import EvaluateDetector
 from energylm.verbs.detect.judging import detect
 
@@ -106,7 +106,7 @@ def open_inputs(verb: EvaluateDetector) -> tuple[Detector, DetectionData, Detect
     if train is not None:
         train.require_both("the TF-IDF baseline")
     say(data.describe())
-    return Detector.from_pretrained(verb.detector), data, train
+    return open_detector(verb.detector), data, train
 
 
 def evaluate(verb: EvaluateDetector, *, output: Path | None = None) -> DetectorEvaluation:

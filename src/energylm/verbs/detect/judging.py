@@ -29,6 +29,7 @@ from energylm.jobs.job import Job
 from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress, say
 from energylm.records import LOCAL, Record
+from energylm.registry import DETECTORS
 from energylm.report import html_page
 from energylm.report.report import slug
 from energylm.tables import Cell, Table, to_rich
@@ -89,8 +90,10 @@ def judge(verb: RunDetector, job: Job) -> Detections:
     named = [(name, text) for name, text in named if text.strip()]
     if not named:
         raise DataError("no text came; give a file, --text, or - for standard input")
-    path = absolute_place(verb.detector)
-    identity = {"task": "detect", "max_tokens": verb.max_tokens, "model": job.output and model_identity(path)}
+    is_named = DETECTORS.named(verb.detector) is not None
+    path = verb.detector if is_named else absolute_place(verb.detector)
+    model = path if is_named or job.output is None else model_identity(path)
+    identity = {"task": "detect", "max_tokens": verb.max_tokens, "model": model}
     load = partial(DetectWorker.loaded, path, max_tokens=verb.max_tokens)
     lock = nullcontext() if job.output is None else folder_lock(job.output)
     with lock, open_engine(job.engine) as opened, opened.pool(load, models=[path]) as pool:
@@ -142,7 +145,7 @@ class DetectWorker:
         return cls(Detector.from_pretrained(path), max_tokens=max_tokens)
 
     def facts(self) -> Mapping[str, Any]:
-        return {"name": self._detector.energy.name}
+        return {"name": self._detector.name}
 
     def __call__(self, block: list[str], *, progress: Progress) -> list[Detection]:
         detections = self._detector.predict(block, max_tokens=self._max_tokens)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from energylm.models.compute import Network
     from energylm.report.grid_report import GridSummary
     from energylm.verbs.detect.attacking import AttackResult
-    from energylm.verbs.detect.comparing import DifferencesResult
-    from energylm.verbs.detect.discriminating import DiscriminationResult, FittedLikelihood
+    from energylm.verbs.detect.discriminating import DifferencesResult, DiscriminationResult, FittedLikelihood
     from energylm.verbs.detect.perturbing import PerturbResult
 
 Split = Literal["train", "valid", "test"]
@@ -212,7 +211,7 @@ class CompareEnergies(Verb):
     seed: int = Field(0, ge=0, description="Of the choice of contexts.")
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
-        from energylm.verbs.detect.comparing import check_folders
+        from energylm.verbs.detect.discriminating import check_folders
 
         check_folders(self)
         return (
@@ -223,7 +222,7 @@ class CompareEnergies(Verb):
     def run(self, job: Job = DEFAULT_JOB) -> "DifferencesResult":
         self.check(job)
 
-        from energylm.verbs.detect.comparing import compare
+        from energylm.verbs.detect.discriminating import compare
 
         return compare(self, output=job.output)
 
