@@ -190,14 +190,13 @@ class Completer:
     @cached_property
     def for_chat(self) -> "Completer":
         """The same models as writers of answers, which end with the chat template's end-of-turn token."""
-        if not isinstance(self.lm, LanguageModel):
+        model = self.joint or self.lm
+        if not isinstance(model, LanguageModel | ResidualModel):
             raise ModelError(
                 "this language model has no tokenizer, so it reads no messages; complete token ids instead"
             )
-        lm = self.lm.for_chat()
-        if lm is self.lm:
-            return self
-        return Completer(lm if self.joint is None else ResidualModel(lm, self.joint.energy))
+        answering = model.for_chat()
+        return self if answering is model else Completer(answering)
 
     @property
     def window(self) -> int | None:

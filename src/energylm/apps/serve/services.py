@@ -20,10 +20,10 @@ from energylm.apps.serve.queue import ModelQueue, ServeMetrics
 from energylm.apps.serve.upstream import ProposalChooser, Upstream
 from energylm.apps.serve.verb import PROPOSALS, Serve, ServeLimits
 from energylm.bundles.detector import Detector
-from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.scorer import CausalScorer, Scorer
+from energylm.bundles.text_energy import Energy
 from energylm.config.models import LEFT_TO_RIGHT
 from energylm.errors import ModelError
 
@@ -43,40 +43,30 @@ class Services:
     top_k: int | None = None  # truncation of the proposals, likewise
 
     @property
-    def energy(self) -> EnergyModel | None:
+    def energy(self) -> Energy | None:
         """The energy, where it reads texts by itself."""
         joint = None if self.completer is None else self.completer.joint
         energy: Any = self.chooser.energy if self.chooser is not None else joint and joint.energy
-        return energy if isinstance(energy, EnergyModel) else None
+        return energy if isinstance(energy, Energy) else None
 
 
 def load_services(config: Serve) -> Services:
     """Load every model that `config` names."""
-    joint: ResidualModel | None = None
-    if config.upstream is None and config.language_model is not None and config.energy is not None:
-        joint = ResidualModel.load(config.language_model, config.energy)
-    lm = joint.lm if joint is not None else None
-    if config.language_model is not None and lm is None:
-        lm = LanguageModel.from_pretrained(config.language_model)
-    if isinstance(lm, LanguageModel) and lm.model.direction != LEFT_TO_RIGHT:
+    lm = None if config.language_model is None else LanguageModel.from_pretrained(config.language_model)
+    energy = None if config.energy is None else Energy.load(config.energy, beta=config.beta)
+    if lm is not None and lm.model.direction != LEFT_TO_RIGHT:
         raise ModelError(f"{lm.name} writes from right to left, but prompts are continued to the right; give another")
-    chooser = None
-    if config.upstream is not None and config.energy is not None:
-        chooser = ProposalChooser(
-            EnergyModel.from_pretrained(config.energy),
-            lm if isinstance(lm, LanguageModel) else None,
-            told=config.upstream_logprobs,
-        )
-    scorer = None
+    completer = chooser = scorer = None
+    if config.upstream is not None and energy is not None:
+        chooser = ProposalChooser(energy, lm, told=config.upstream_logprobs)
+    elif lm is not None:
+        completer = Completer(lm if energy is None else ResidualModel(lm, energy))
     if config.scorer is not None:
         scorer = Scorer.from_pretrained(config.scorer)
-    elif isinstance(lm, LanguageModel):
+    elif lm is not None:
         scorer = Scorer(CausalScorer(lm))
-    name = config.name or (config.upstream_model or (lm.name if isinstance(lm, LanguageModel) else "energylm"))
-    completer = None
-    if config.upstream is None and lm is not None:
-        completer = Completer(joint or lm)
     detector = None if config.detector is None else Detector.from_pretrained(config.detector)
+    name = config.name or config.upstream_model or ("energylm" if lm is None else lm.name)
     return Services(name, completer, chooser, scorer, detector, proposals=config.proposals, top_k=config.top_k)
 
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from energylm.apps.security import RefusedRequest
+from energylm.apps.serve.completer import finite
 from energylm.apps.serve.schemas import (
     DetectionFacts,
     DetectRequest,
@@ -68,7 +69,7 @@ def score_texts(services: Services, bodies: Sequence[ScoreRequest]) -> list[Scor
     assert scorer is not None
     scores = iter(scorer.token_scores([text for body in bodies for text in body.texts]))
     judged = [text for body in bodies if body.energy for text in body.texts]
-    energies = iter([] if services.energy is None or not judged else services.energy.text_energies(judged).tolist())
+    energies = iter([] if services.energy is None or not judged else map(finite, services.energy.text_energies(judged)))
     return [
         ScoreResponse(
             model=scorer.name,

@@ -39,9 +39,11 @@ from energylm.apps.serve.completer import (
 )
 from energylm.apps.serve.schemas import ChoiceFacts, CompletionResponse
 from energylm.apps.serve.verb import RAW, UpstreamLogProbs
-from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.chat import spoken_text
+from energylm.bundles.energy_binding import Passage
 from energylm.bundles.joint_texts import Context, CutText, JointTexts, lm_token_log_probs
 from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.text_energy import Energy
 from energylm.estimators.log_partition import is_weak, shown_ess
 from energylm.numerics.importance import effective_sample_size, normalized_log_weights
 from energylm.randomness import derive_seed, row_keys
@@ -219,7 +221,7 @@ class ProposalChooser:
     """Chooses by an energy; with a language model, towards the joint model of the two. `told` is what the upstream's
     log-probabilities are."""
 
-    def __init__(self, energy: EnergyModel, lm: LanguageModel | None = None, *, told: UpstreamLogProbs = RAW) -> None:
+    def __init__(self, energy: Energy, lm: LanguageModel | None = None, *, told: UpstreamLogProbs = RAW) -> None:
         self.energy, self.lm, self._told = energy, lm, told
         self._texts = None if lm is None else JointTexts(lm)
 
@@ -251,8 +253,9 @@ class ProposalChooser:
     def choose(self, tasks: Sequence[tuple[CompletionTask, Sequence[Pool]]]) -> list[CompletionResponse]:
         """The answer to each task, of whose texts one of each pool; the energies of all pools are read together."""
         pools = [(prompt, pool) for task, of in tasks for prompt, pool in zip(task.prompt_of_each, of, strict=True)]
-        texts = [_prompt_text(prompt) + proposal.text for prompt, pool in pools for proposal in pool]
-        energies = iter(torch.split(self.energy.text_energies(texts).double().cpu(), [len(pool) for _, pool in pools]))
+        passages = [_passage(prompt, proposal.text) for prompt, pool in pools for proposal in pool]
+        energy_P = self.energy.passage_energies(passages).double().cpu()
+        energies = iter(torch.split(energy_P, [len(pool) for _, pool in pools]))
         return [
             completion_response(
                 task, [self._chosen(task, index, pool, next(energies)) for index, pool in enumerate(of)]
@@ -309,5 +312,7 @@ def _biased(reason: str, *, status: int = 400) -> RefusedRequest:
     )
 
 
-def _prompt_text(prompt: Prompt) -> str:
-    return "".join(f"{message['content']}\n" for message in prompt) if isinstance(prompt, tuple) else str(prompt)
+def _passage(prompt: Prompt, text: str) -> Passage:
+    if isinstance(prompt, tuple):
+        return Passage(text, prompt=spoken_text(prompt), messages=prompt)
+    return Passage(text, prompt=str(prompt))

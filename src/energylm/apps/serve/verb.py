@@ -77,6 +77,7 @@ class Serve(Verb):
 
     examples = (
         "energylm serve runs/tiny/model --energy runs/energy/model",
+        'energylm serve smollm2-135m --energy "similarity:a storm at sea" --beta 20',
         "energylm serve --add-key laboratory --keys keys.txt",
         "energylm serve smollm2-135m --energy runs/bit/model --host 0.0.0.0 --keys keys.txt",
         "energylm serve --upstream http://127.0.0.1:9000/v1 --energy runs/text/model --set limits.max_waiting=128",
@@ -85,7 +86,12 @@ class Serve(Verb):
     language_model: Annotated[str | None, Positional("LM")] = Field(
         None, description="A model folder, a GGUF file, a known model or a hub name."
     )
-    energy: str | None = Field(None, description="An energy folder; without one the language model is sampled plainly.")
+    energy: str | None = Field(
+        None,
+        description="An energy folder, a score as KIND:TEXT, or a YAML file of several; without one the language model "
+        "is sampled plainly.",
+    )
+    beta: float | None = Field(None, description="How strongly the energy weighs; none: the energy's own.")
     scorer: str | None = Field(None, description="Model of /v1/score and /v1/rerank; none: the language model.")
     detector: str | None = Field(None, description="A detector folder for /v1/detect.")
     upstream: str | None = Field(
@@ -132,17 +138,18 @@ class Serve(Verb):
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
         """Find the models without loading them; what would be served, in words."""
-        from energylm.bundles.known_models import locate
+        from energylm.bundles.known_models import locate, locate_energy
 
         if self.add_key is not None:
             return f"would make a key and add its digest to {self.keys}"
         named = {
             "the language model": self.language_model,
-            "the energy": self.energy,
             "the scorer": self.scorer,
             "the detector": self.detector,
         }
         parts = [f"{what} {locate(name)}" for what, name in named.items() if name is not None]
+        if self.energy is not None:
+            parts.append(f"the energy {locate_energy(self.energy)}")
         if self.upstream is not None:
             parts.append(f"proposals of {self.upstream}")
         return f"would serve {', '.join(parts)} at {self.host} port {self.port}"
