@@ -6,6 +6,7 @@ BENCHMARKS = {
     "windows": "energylm.benchmarks.windows",
     "train": "energylm.benchmarks.train",
     "residual": "energylm.benchmarks.residual",
+    "best-of-n": "energylm.benchmarks.best_of_n",
     "detect": "energylm.benchmarks.detect",
     "mcmc": "energylm.benchmarks.mcmc",
     "soft-beam": "energylm.benchmarks.soft_beam",
