@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from energylm import LanguageModel
+from energylm import LanguageModel, ResidualModel
 from energylm.bundles.chat import end_of_turn_id
-from energylm.bundles.joint_texts import JointTexts
+from energylm.bundles.joint_texts import Context, JointTexts
+from energylm.config.sampling import JointSampling
 from energylm.data.tokenizer import train_tokenizer
 from energylm.errors import DataError, ModelError
 from energylm.models.causal import CausalLanguageModel
@@ -32,13 +33,15 @@ def lm(tokenizer):
     return make_lm(tokenizer)
 
 
-def make_lm(tokenizer):
+def make_lm(tokenizer, *, eos=0):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = build_network(
             "tiny", vocabulary_size=len(tokenizer), max_length=96, eos_token_id=0, overrides={"layers": 1, "width": 16}
         )
-    return LanguageModel(CausalLanguageModel(network.eval(), start_token_id=0, eos_token_id=0), tokenizer, name="tiny")
+    return LanguageModel(
+        CausalLanguageModel(network.eval(), start_token_id=0, eos_token_id=eos), tokenizer, name="tiny"
+    )
 
 
 def test_ids_are_the_templates_and_end_where_the_answer_begins(lm):
@@ -69,6 +72,46 @@ def test_a_context_keeps_the_messages_for_the_energy(lm):
     assert plain.extended([5, 6]).last(1).split()[1] == [6]
     new = [lm.encode(" counts"), [], lm.encode(" boats.")]
     assert texts.new_texts(plain, new) == [" counts", "", " boats."]
+
+
+class Readable:
+    """An energy that notes what it is told of contexts, and likes short texts."""
+
+    def __init__(self):
+        self.contexts = []
+
+    def context_energies(self, contexts, tokens_BNT, lengths_BN):
+        self.contexts += contexts
+        return 0.1 * lengths_BN.double()
+
+    def energies(self, tokens_BT, lengths_B):
+        return 0.1 * lengths_B.double()
+
+
+def test_a_chat_is_the_same_text_completed_after_the_template_token_for_token(lm):
+    """The answer ends with the template's token, so the language model that completes ends there, too; teeth: one that
+    ends with the tokenizer's EOS writes on."""
+    options = {"n": 40, "max_new_tokens": 12, "top_k": 60, "seed": 3}
+    ids, turns = lm.chat_ids(CHAT), make_lm(lm.tokenizer, eos=SEP)
+    chat, completed = lm.chat(CHAT, **options), turns.sample(ids, **options)
+    assert torch.equal(chat.continuations.tokens, completed.continuations.tokens) and chat.texts == completed.texts
+    ended = chat.continuations.lengths < 12
+    assert ended.any() and not torch.equal(lm.sample(ids, **options).continuations.lengths, chat.continuations.lengths)
+    for lengths, tokens in zip(chat.continuations.lengths[ended], chat.continuations.tokens[ended], strict=True):
+        assert tokens[lengths - 1] == SEP
+
+    answer = ResidualModel(lm, Readable()).chat(CHAT, **options)
+    expected = ResidualModel(turns, Readable()).sample(ids, **options)
+    assert answer.tokens == expected.tokens and answer.texts == expected.texts
+    assert torch.equal(answer.pools[0].tokens, chat.continuations.tokens[0]) and answer.kl == expected.kl
+
+
+def test_the_energy_is_told_the_messages_and_what_was_answered_so_far(lm):
+    energy = Readable()
+    ResidualModel(lm, energy).chat_batch([CHAT], JointSampling(n=4, max_new_tokens=2, chunks=2))
+    first, second = energy.contexts
+    assert list(first.messages) == list(second.messages) == CHAT and second.split()[0] == first
+    assert isinstance(first, Context) and len(second.split()[1]) == 2
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,14 @@ Relations  `energies.pooled` is the network, `energy_reading` the micro-batches,
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self, overload
+from typing import Any, Protocol, Self, cast, overload
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from energylm.bundles import energy_reading
+from energylm.bundles.causal_networks import live_network, refuse_adapters
 from energylm.bundles.devices import Device, DType, move
 from energylm.bundles.energy_binding import BoundEnergy, Passage
 from energylm.bundles.known_models import locate
@@ -54,7 +55,8 @@ KIND = "energy"
 
 
 class EnergyModel(Energy):
-    """`contracts.ContinuationEnergy` that also reads text and folders.
+    """`contracts.ContinuationEnergy` that also reads text and folders. `EnergyModel(network, tokenizer)` takes networks
+    of transformers in memory, too (PEFT models included): their body, under a new projection.
 
     `provenance` tells what it was trained against: `loss` (`config.models.NCE` alone gives log-ratios), the hash of the
     generator's weights, the corpus.
@@ -65,7 +67,7 @@ class EnergyModel(Energy):
 
     def __init__(
         self,
-        network: PooledEnergy,
+        network: PooledEnergy | PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
         reads: Reads = TOKENS,
@@ -75,6 +77,7 @@ class EnergyModel(Energy):
         name: str = "unnamed",
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
+        network = _pooled(network)
         check_vocabularies(name, tokenizer=len(tokenizer), network=network.vocabulary_size)
         self.network, self.tokenizer, self.reads, self.long_texts = network, tokenizer, reads, long_texts
         self.scale, self.shift, self.name, self.provenance = scale, shift, name, dict(provenance or {})
@@ -181,6 +184,7 @@ class EnergyModel(Energy):
             "vocabulary_size": self.vocabulary_size,
         }
         network, head = self.network.encoder, self.network.head
+        refuse_adapters(network)
         save_model(folder, network, self.tokenizer, kind=KIND, facts=facts, provenance=self.provenance, head=head)
 
     @property
@@ -226,6 +230,14 @@ class EnergyModel(Energy):
                 f"{float(bad[0])}); its weights or its calibration are damaged: train it again"
             )
         return energies
+
+
+def _pooled(network: Any) -> PooledEnergy:
+    """An energy's network as it is; of a network in memory its body, under a new projection that is to be trained."""
+    if isinstance(network, PooledEnergy):
+        return network
+    body = cast(PreTrainedModel, live_network(network).base_model)
+    return PooledEnergy(body, kind=kind_of(body)).train(body.training)
 
 
 class TokenizedEnergy(SequenceEnergy, Protocol):

@@ -1,8 +1,8 @@
 """Text from the joint model of a language model and an energy: `energylm generate`."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from energylm.config.base import listed
 from energylm.config.sampling import JointSampling, NextTokens
@@ -22,6 +22,7 @@ class Generate(Verb):
     examples = (
         'energylm generate runs/tiny/model --energy runs/energy/model --prompt "The city council" -n 256 --top-k 10',
         'energylm generate smollm2-135m --energy runs/bit/model --prompt "It was late" --chunks 5 --context-tokens 120',
+        "energylm generate smollm2-135m --energy 'similarity:a storm at sea' --chat --prompt 'Tell me a story.'",
         'energylm generate runs/tiny/model --energy runs/energy/model --prompt "He was willing and" '
         "--method next-token",
         'energylm generate smollm2-135m --energy "similarity:a storm at sea" --beta 20 --prompt "Last night" -n 64',
@@ -52,6 +53,9 @@ class Generate(Verb):
     prompt: Annotated[tuple[str, ...], BeforeValidator(listed)] = Field(
         ("",), min_length=1, description="A text to continue; empty starts a new document."
     )
+    chat: bool = Field(
+        False, description="Each prompt is a user's message: the model's chat template is applied, and it answers."
+    )
     method: Literal["joint", "autoregressive", "next-token"] = Field(
         "joint",
         description="joint: algorithm 1; autoregressive: token by token (slow); next-token: print the next token's "
@@ -63,6 +67,12 @@ class Generate(Verb):
         False, description="Write no special tokens, end-of-text above all: for energies of windows within documents."
     )
     seed: int = Field(0, ge=0, description="The same seed gives the same text.")
+
+    @model_validator(mode="after")
+    def _answers_as_a_whole(self) -> Self:
+        if self.chat and self.method != "joint":
+            raise ValueError(f"chat with method {self.method}: chats are answered by the joint method; leave one out")
+        return self
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
         from energylm.bundles.known_models import locate, locate_energy

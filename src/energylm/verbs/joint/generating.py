@@ -21,12 +21,12 @@ class Continuation(Record):
     prompt: str
     result: Drawn
 
-    def shown(self) -> str:
-        """For people: the prompt with each text it was given, or the table of next tokens."""
+    def shown(self, *, with_prompt: bool = True) -> str:
+        """For people: the prompt with each text it was given (of a chat the answers), or the table of next tokens."""
         if isinstance(self.result, NextTokenTable):
             return to_markdown(self.result.table)
         texts = self.result.texts if isinstance(self.result, JointSample) else [self.result.text]
-        return "".join(f"{self.prompt}{text}\n" for text in texts)
+        return "".join(f"{self.prompt if with_prompt else ''}{text}\n" for text in texts)
 
     def facts(self) -> str:
         """What it stands on, in one line."""
@@ -58,12 +58,15 @@ def generate(verb: Generate, job: Job) -> GenerateResult:
         continuation = Continuation(prompt, _drawn(joint, verb, prompt, index))
         results.append(continuation)
         if job.emit is not None:
-            job.emit(continuation.shown())
+            job.emit(continuation.shown(with_prompt=not verb.chat))
             say(continuation.facts())
     return GenerateResult(tuple(results))
 
 
 def _drawn(joint: ResidualModel, verb: Generate, prompt: str, index: int) -> Drawn:
+    if verb.chat:
+        chat = [{"role": "user", "content": prompt}]
+        return joint.chat_batch([chat], verb.sampling, seed=verb.seed, first_context=index)[0]
     if verb.method == "joint":
         return joint.sample_batch([prompt], verb.sampling, seed=verb.seed, first_context=index)[0]
     method = joint.next_token_table if verb.method == "next-token" else joint.sample_autoregressive
