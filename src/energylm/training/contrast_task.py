@@ -39,23 +39,9 @@ from energylm.objectives.noised_tokens import (
     unique_positions,
 )
 from energylm.training.language_model_task import LanguageModelTask, WindowOptions, WindowSource
-from energylm.training.task import Batch, Share, Sums
+from energylm.training.task import Batch, Sums
 
 NOISE_LOSS, CONTRAST_LOSS = "noise_loss", "contrast_loss"  # the terms of the loss, and what is validated
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What came of one batch: sums () of both losses, and of tokens told right among real and noise ones."""
-
-    noise_loss: Tensor
-    noise_predictions: Tensor
-    contrast_loss: Tensor
-    maskable: Tensor
-    real_right: Tensor
-    real: Tensor
-    noise_right: Tensor
-    noise: Tensor
 
 
 class TokenContrast(Protocol):
@@ -70,8 +56,8 @@ class TokenContrast(Protocol):
         """How many tokens the noise model predicts in its own loss."""
         ...
 
-    def judge(self, model: nn.ModuleDict, batch: Batch) -> Judged:
-        """Both losses of one batch."""
+    def judge(self, model: nn.ModuleDict, batch: Batch) -> Sums:
+        """Both losses of one batch, and the shares of real and of noise tokens that are told right."""
         ...
 
 
@@ -96,48 +82,15 @@ class ContrastTask(LanguageModelTask):
         self.contrast, self.noise_rate, self.ordinary_V = contrast, noise_rate, ordinary_V
         self.loss_weights = {NOISE_LOSS: 1.0, CONTRAST_LOSS: contrast_weight}
 
-    def batch(self, step: int, rows: range) -> Batch:
-        tokens_BT = super().batch(step, rows)["tokens_BT"]
-        return self._noised(tokens_BT, "train", step, rows_B=torch.arange(rows.start, rows.stop))
-
     def counts(self, batch: Batch) -> dict[str, float]:
         return {NOISE_LOSS: self.contrast.predictions(batch), CONTRAST_LOSS: float(batch["maskable_BT"].sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> Sums:
-        judged = self.contrast.judge(cast(nn.ModuleDict, model), batch)  # the one it was made with
-        return Sums(
-            {NOISE_LOSS: judged.noise_loss, CONTRAST_LOSS: judged.contrast_loss},
-            {
-                "real_accuracy": (judged.real_right, judged.real),
-                "noise_accuracy": (judged.noise_right, judged.noise),
-            },
-        )
+        """The contrast is against the noise model of the moment, which gets better: its loss may rise while all
+        improves."""
+        return self.contrast.judge(cast(nn.ModuleDict, model), batch)  # the one it was made with
 
-    def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
-        """Nats per token of the noise model; the contrast's loss; parts of real and of noise tokens told right.
-
-        The contrast is against the noise model of the moment, which gets better: its loss may rise while all improves.
-        """
-        if self.valid_windows is None:
-            return {}
-        device = next(model.parameters()).device
-        totals = torch.zeros(4, 2, dtype=torch.float64)
-        for indices in self.validated_batches(share):
-            tokens_BT = torch.from_numpy(self.valid_windows.gather(indices))
-            batch = self._noised(tokens_BT, "validation", rows_B=torch.from_numpy(indices))
-            on_device = {name: value.to(device) for name, value in batch.items()}
-            judged = self.contrast.judge(cast(nn.ModuleDict, model), on_device)
-            pairs = (
-                (judged.noise_loss, judged.noise_predictions),
-                (judged.contrast_loss, judged.maskable),
-                (judged.real_right, judged.real),
-                (judged.noise_right, judged.noise),
-            )
-            totals += torch.tensor([[float(total), float(count)] for total, count in pairs], dtype=torch.float64)
-        names = (NOISE_LOSS, CONTRAST_LOSS, "real_accuracy", "noise_accuracy")
-        return {name: (total, count) for name, (total, count) in zip(names, totals.tolist(), strict=True)}
-
-    def _noised(self, tokens_BT: Tensor, *names: str | int, rows_B: Tensor) -> Batch:
+    def _prepared(self, tokens_BT: Tensor, *names: str | int, rows_B: Tensor) -> Batch:
         """Tokens, which of them are text, how many are to be noise, and two random numbers a position."""
         uniforms_3BT = masking_uniforms(self.seed, *names, rows_B=rows_B, length=tokens_BT.shape[1])
         maskable_BT = self.ordinary_V[tokens_BT]
@@ -159,14 +112,12 @@ def drawn_tokens(logits_MV: Tensor, uniforms_M: Tensor) -> tuple[Tensor, Tensor]
     return token_M, log_prob_M.float()
 
 
-def told_right(says_noise_BT: Tensor, is_noise_BT: Tensor, maskable_BT: Tensor) -> dict[str, Tensor]:
-    """The counts of `Judged`: real tokens called real, noise tokens called noise."""
+def accuracies(says_noise_BT: Tensor, is_noise_BT: Tensor, maskable_BT: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Real tokens called real and noise tokens called noise, each with how many there are."""
     real_BT, noise_BT = maskable_BT & ~is_noise_BT, maskable_BT & is_noise_BT
     return {
-        "real_right": (real_BT & ~says_noise_BT).sum(),
-        "real": real_BT.sum(),
-        "noise_right": (noise_BT & says_noise_BT).sum(),
-        "noise": noise_BT.sum(),
+        "real_accuracy": ((real_BT & ~says_noise_BT).sum(), real_BT.sum()),
+        "noise_accuracy": ((noise_BT & says_noise_BT).sum(), noise_BT.sum()),
     }
 
 
@@ -184,19 +135,19 @@ class ElectraContrast:
     def predictions(self, batch: Batch) -> float:
         return float(batch["maskable_BT" if self.mask_token_id is None else "noise_count_B"].sum())
 
-    def judge(self, model: nn.ModuleDict, batch: Batch) -> Judged:
+    def judge(self, model: nn.ModuleDict, batch: Batch) -> Sums:
         tokens_BT, maskable_BT = batch["tokens_BT"], batch["maskable_BT"]
         chosen_BT = unique_positions(batch["position_uniforms_BT"], maskable_BT, batch["noise_count_B"])
         if self.mask_token_id is None:
             logits_BTV = model["noise"](tokens_BT).logits
-            logits_MV, predicted_BT = logits_BTV[chosen_BT], maskable_BT
+            logits_MV = logits_BTV[chosen_BT]
             noise_loss = cross_entropy_sum(logits_BTV, tokens_BT.masked_fill(~maskable_BT, IGNORED))
         else:
             masked_BT = tokens_BT.masked_fill(chosen_BT, self.mask_token_id)
             # The output layer is most of a small generator's work: it runs at the chosen positions only.
             generator = cast(Generator, model["noise"])
             hidden_MD = generator.base_model(input_ids=masked_BT).last_hidden_state[chosen_BT]
-            logits_MV, predicted_BT = token_logits(generator, hidden_MD), chosen_BT
+            logits_MV = token_logits(generator, hidden_MD)
             noise_loss = cross_entropy_sum(logits_MV, tokens_BT[chosen_BT])
         noised_BT = tokens_BT.clone()
         noised_BT[chosen_BT], _ = drawn_tokens(logits_MV, batch["token_uniforms_BT"][chosen_BT])
@@ -204,12 +155,9 @@ class ElectraContrast:
         loss_B = replaced_token_loss(
             replaced_logit_BT.float(), tokens_BT=tokens_BT, noised_BT=noised_BT, maskable_BT=maskable_BT
         )
-        return Judged(
-            noise_loss=noise_loss,
-            noise_predictions=predicted_BT.sum(),
-            contrast_loss=loss_B.sum(),
-            maskable=maskable_BT.sum(),
-            **told_right(replaced_logit_BT > 0, noised_BT != tokens_BT, maskable_BT),
+        return Sums(
+            {NOISE_LOSS: noise_loss, CONTRAST_LOSS: loss_B.sum()},
+            accuracies(replaced_logit_BT > 0, noised_BT != tokens_BT, maskable_BT),
         )
 
 
@@ -226,22 +174,20 @@ class ElectricContrast:
     def predictions(self, batch: Batch) -> float:
         return float(batch["maskable_BT"].sum())
 
-    def judge(self, model: nn.ModuleDict, batch: Batch) -> Judged:
+    def judge(self, model: nn.ModuleDict, batch: Batch) -> Sums:
         tokens_BT, maskable_BT = batch["tokens_BT"], batch["maskable_BT"]
         logits_BTV = model["noise"](tokens_BT).logits.float()
         nats_R = cross_entropy(logits_BTV.flatten(0, 1), tokens_BT.flatten(), reduction="none")
         log_noise_BT = -nats_R.view_as(tokens_BT)
         contrast = _efficient if self.algorithm == "efficient" else _naive
-        maskable = maskable_BT.sum()
-        return Judged(
-            noise_loss=-log_noise_BT[maskable_BT].sum(),
-            noise_predictions=maskable,
-            maskable=maskable,
-            **contrast(model["main"], batch, logits_BTV.detach(), log_noise_BT.detach()),
-        )
+        contrast_loss, metrics = contrast(model["main"], batch, logits_BTV.detach(), log_noise_BT.detach())
+        return Sums({NOISE_LOSS: -log_noise_BT[maskable_BT].sum(), CONTRAST_LOSS: contrast_loss}, metrics)
 
 
-def _efficient(energy: nn.Module, batch: Batch, logits_BTV: Tensor, log_noise_BT: Tensor) -> dict[str, Tensor]:
+Contrasted = tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]  # the summed loss (), and the metrics
+
+
+def _efficient(energy: nn.Module, batch: Batch, logits_BTV: Tensor, log_noise_BT: Tensor) -> Contrasted:
     """`log_noise_BT` is log q of the original tokens; where noise is put in, it becomes that of the noise."""
     tokens_BT, maskable_BT, count_B = batch["tokens_BT"], batch["maskable_BT"], batch["noise_count_B"]
     is_noise_BT = unique_positions(batch["position_uniforms_BT"], maskable_BT, count_B)
@@ -252,10 +198,10 @@ def _efficient(energy: nn.Module, batch: Batch, logits_BTV: Tensor, log_noise_BT
     loss_B = efficient_nce(energy_BT, log_noise_BT, is_noise_BT=is_noise_BT, maskable_BT=maskable_BT)
     counts = {"noise_count_B": count_B, "real_count_B": maskable_BT.sum(-1) - count_B}
     says_noise_BT = noise_logits(energy_BT.detach(), log_noise_BT, **counts) > 0
-    return {"contrast_loss": loss_B.sum(), **told_right(says_noise_BT, is_noise_BT, maskable_BT)}
+    return loss_B.sum(), accuracies(says_noise_BT, is_noise_BT, maskable_BT)
 
 
-def _naive(energy: nn.Module, batch: Batch, logits_BTV: Tensor, log_noise_BT: Tensor) -> dict[str, Tensor]:
+def _naive(energy: nn.Module, batch: Batch, logits_BTV: Tensor, log_noise_BT: Tensor) -> Contrasted:
     tokens_BT, maskable_BT, count_B = batch["tokens_BT"], batch["maskable_BT"], batch["noise_count_B"]
     most = max(1, int(count_B.max()))
     position_BK = independent_positions(batch["position_uniforms_BT"][:, :most], maskable_BT)
@@ -270,10 +216,9 @@ def _naive(energy: nn.Module, batch: Batch, logits_BTV: Tensor, log_noise_BT: Te
     loss_B = naive_nce(*real, *noise, maskable_BT=maskable_BT, count_B=count_B)
     counts = {"noise_count_B": count_B, "real_count_B": maskable_BT.sum(-1)}
     used_BK = torch.arange(most, device=count_B.device) < count_B[:, None]
-    return {
-        "contrast_loss": loss_B.sum(),
-        "real_right": (maskable_BT & (noise_logits(*real, **counts) <= 0)).sum(),
-        "real": maskable_BT.sum(),
-        "noise_right": (used_BK & (noise_logits(*noise, **counts) > 0)).sum(),
-        "noise": count_B.sum(),
+    real_right_BT = maskable_BT & (noise_logits(*real, **counts) <= 0)
+    noise_right_BK = used_BK & (noise_logits(*noise, **counts) > 0)
+    return loss_B.sum(), {
+        "real_accuracy": (real_right_BT.sum(), maskable_BT.sum()),
+        "noise_accuracy": (noise_right_BK.sum(), count_B.sum()),
     }

@@ -34,7 +34,7 @@ from energylm.data.text_blocks import BlockReader, EncodedText, block_starts
 from energylm.energies.pooled import PooledEnergy
 from energylm.objectives.residual_energy import residual_nce
 from energylm.randomness import derive_seed, epoch_order, row_keys, row_uniforms
-from energylm.training.energy_task import ContrastEnergies, measures
+from energylm.training.energy_task import ContrastEnergies, contrast_sums
 from energylm.training.task import Batch, Share, Sums
 
 SHORTEST_SHARE = 0.25  # of a block: what blocks are cut to at the least, the first span of the calibration
@@ -71,7 +71,7 @@ class DetectorTask:
             "shorter_blocks": shorter_blocks,
             **(fingerprint or {}),
         }
-        self._save_model = save_model
+        self.save = save_model
 
     def batch(self, step: int, rows: range) -> Batch:
         positions = (step - 1) * self.global_batch + np.arange(rows.start, rows.stop, dtype=np.int64)
@@ -85,17 +85,17 @@ class DetectorTask:
         texts = self.classes[name]
         epoch_B, text_B = epoch_order(positions, len(texts), seed=derive_seed(self.seed, f"{name} order"))
         keys_B = row_keys(derive_seed(self.seed, f"{name} blocks"), torch.from_numpy(text_B), torch.from_numpy(epoch_B))
-        where_B, whether_B, length_B, place_B = (row_uniforms(keys_B, step=step).tolist() for step in range(4))
+        uniforms = (row_uniforms(keys_B, step=step).tolist() for step in range(4))
         pieces = []
-        for text, where, whether, length, place in zip(text_B, where_B, whether_B, length_B, place_B, strict=True):
+        for text, block, whether, length, offset in zip(text_B, *uniforms, strict=True):
             ids = texts[text].ids
             starts = block_starts(len(ids), self.reader.blocks)
-            start = int(starts[int(where * len(starts))])
+            start = int(starts[int(block * len(starts))])
             piece = ids[start : start + self.reader.blocks.tokens]
             if whether < self.shorter_blocks:
                 shortest = min(len(piece), max(1, round(SHORTEST_SHARE * self.reader.blocks.tokens)))
                 kept = shortest + int(length * (len(piece) - shortest + 1))
-                first = int(place * (len(piece) - kept + 1))
+                first = int(offset * (len(piece) - kept + 1))
                 piece = piece[first : first + kept]
             pieces.append(piece)
         return pieces
@@ -107,11 +107,8 @@ class DetectorTask:
         return int(batch["lengths_S"].sum())
 
     def loss(self, model: nn.Module, batch: Batch) -> Sums:
-        energy_B2 = model(batch["tokens_ST"], batch["lengths_S"]).view(-1, 2)
-        energies = ContrastEnergies(energy_B2[:, 0], energy_B2[:, 1:])
-        pairs = torch.tensor(float(len(energy_B2)), device=energy_B2.device)
-        metrics = {name: (value_B.detach().sum(), pairs) for name, value_B in measures(energies).items()}
-        return Sums({"loss": residual_nce(energies.real_B, energies.noise_BK).sum()}, metrics)
+        energy_S = model(batch["tokens_ST"], batch["lengths_S"])
+        return contrast_sums(ContrastEnergies.of(energy_S, negatives=1), residual_nce)
 
     def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
         """Loss and balanced accuracy of whole texts, both classes weighing the same."""
@@ -134,12 +131,9 @@ class DetectorTask:
         """(N,) means over blocks, in float64 on the CPU."""
         of_texts = [self.reader.pieces(text) for text in texts]
         network = cast(PooledEnergy, model)  # or a network with the same parts
-        energy_R = sequence_energies(network, *self.reader.rows([piece for one in of_texts for piece in one]))
-        parts = energy_R.double().cpu().split([len(one) for one in of_texts])
+        energy_R = sequence_energies(network, *self.reader.rows([piece for pieces in of_texts for piece in pieces]))
+        parts = energy_R.double().cpu().split([len(pieces) for pieces in of_texts])
         return torch.stack([part.mean() for part in parts])
-
-    def save(self, model: nn.Module, folder: Path) -> None:
-        self._save_model(model, folder)
 
 
 STRENGTH = 0.01  # C: a few hundred blocks of a few hundred features need a strong hand

@@ -67,6 +67,12 @@ class ContrastEnergies:
     real_B: Tensor
     noise_BK: Tensor
 
+    @classmethod
+    def of(cls, energy_S: Tensor, *, negatives: int) -> "ContrastEnergies":
+        """From those of all texts, each context's real one before its negatives."""
+        energy_BJ = energy_S.view(-1, 1 + negatives)
+        return cls(energy_BJ[:, 0], energy_BJ[:, 1:])
+
 
 class EnergyTask:
     """A `training.task.Task`. `model(tokens_BT, lengths_B)` gives energies (B,)."""
@@ -102,7 +108,7 @@ class EnergyTask:
             "contexts": len(train),
             **(fingerprint or {}),
         }
-        self._save_model = save_model
+        self.save = save_model
 
     def batch(self, step: int, rows: range) -> Batch:
         positions = (step - 1) * self.global_batch + np.arange(rows.start, rows.stop, dtype=np.int64)
@@ -124,11 +130,8 @@ class EnergyTask:
         return int(batch["lengths_S"].sum())
 
     def loss(self, model: nn.Module, batch: Batch) -> Sums:
-        energy_BJ = model(batch["tokens_ST"], batch["lengths_S"]).view(-1, 1 + self.negatives_per_context)
-        energies = ContrastEnergies(energy_BJ[:, 0], energy_BJ[:, 1:])
-        contexts = torch.tensor(float(len(energy_BJ)), device=energy_BJ.device)
-        metrics = {name: (value_B.detach().sum(), contexts) for name, value_B in measures(energies).items()}
-        return Sums({"loss": self.objective(energies.real_B, energies.noise_BK).sum()}, metrics)
+        energy_S = model(batch["tokens_ST"], batch["lengths_S"])
+        return contrast_sums(ContrastEnergies.of(energy_S, negatives=self.negatives_per_context), self.objective)
 
     def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
         """Means over contexts of the loss and of `measures`."""
@@ -140,9 +143,6 @@ class EnergyTask:
         )
         values = {"loss": self.objective(energies.real_B, energies.noise_BK), **measures(energies)}
         return {name: (float(value_B.sum()), len(own)) for name, value_B in values.items()}
-
-    def save(self, model: nn.Module, folder: Path) -> None:
-        self._save_model(model, folder)
 
 
 def chosen_negatives(
@@ -174,14 +174,19 @@ def contrast_energies(
     """Energies of `contexts` and the first `negatives` of each, in float64 on the CPU; `batch` contexts at a time."""
     device = next(model.parameters()).device
     copies_M = np.arange(negatives, dtype=np.int64)
-    parts = [torch.zeros(0, 1 + negatives, dtype=torch.float64)]
+    parts = [torch.zeros(0, dtype=torch.float64)]
     for start in range(0, len(contexts), batch):
         chosen = contexts[start : start + batch]
         tokens_ST, lengths_S = encode(source.sequences(chosen, np.tile(copies_M, (len(chosen), 1))))
-        energy_S = model(tokens_ST.to(device), lengths_S.to(device))
-        parts.append(energy_S.view(-1, 1 + negatives).double().cpu())
-    energy_BJ = torch.cat(parts)
-    return ContrastEnergies(energy_BJ[:, 0], energy_BJ[:, 1:])
+        parts.append(model(tokens_ST.to(device), lengths_S.to(device)).double().cpu())
+    return ContrastEnergies.of(torch.cat(parts), negatives=negatives)
+
+
+def contrast_sums(energies: ContrastEnergies, objective: Loss) -> Sums:
+    """The loss of a batch of contexts, and `measures` for the journal."""
+    contexts = torch.tensor(float(len(energies.real_B)), device=energies.real_B.device)
+    metrics = {name: (value_B.detach().sum(), contexts) for name, value_B in measures(energies).items()}
+    return Sums({"loss": objective(energies.real_B, energies.noise_BK).sum()}, metrics)
 
 
 def measures(energies: ContrastEnergies) -> dict[str, Tensor]:

@@ -65,7 +65,7 @@ class ExactStudyTask:
         self.model, self.train, self.valid, self.teacher = network, train, valid, teacher
         self.seed, self.global_batch = seed, global_batch
         self.terms = _TERMS[objective]
-        self._save_model = save_model
+        self.save = save_model
         self.loss_weights: Mapping[str, float] = dict.fromkeys(self.terms, 1.0)
         self.fingerprint = {"objective": objective, "sequences": len(train), **(fingerprint or {})}
         if (PROJECTION in self.terms) != (teacher is not None):
@@ -90,9 +90,6 @@ class ExactStudyTask:
         """Nats of a sequence under the objective itself: no other number is known to whoever trains by it."""
         own = self.valid[torch.arange(share.rank, len(self.valid), share.world)]
         return {"loss": (float(sum(self._sums(own, at_once=VALIDATED_AT_ONCE).values())), float(len(own)))}
-
-    def save(self, model: nn.Module, folder: Path) -> None:
-        self._save_model(model, folder)
 
     def _sums(self, sequences: Sequences, *, at_once: int | None = None) -> dict[str, Tensor]:
         """The summed loss of each term."""

@@ -27,7 +27,7 @@ from energylm.data.examples import EncodedTexts, ExampleBatches
 from energylm.data.squad import NOWHERE, SpanWindow
 from energylm.models.headed_encoder import SequenceClassifier, SpanPredictor
 from energylm.objectives.cross_entropy import cross_entropy_sum
-from energylm.training.task import Batch, Share, Sums
+from energylm.training.task import Batch, Share, Sums, validated
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class SentenceTask:
         self.model, self.train, self.valid = network, train, valid
         self.batches = ExampleBatches(train.texts.lengths, batch=global_batch, seed=seed)
         self.fingerprint = {"examples": len(train.texts), **(fingerprint or {})}
-        self._save_model = save_model
+        self.save = save_model
 
     def batch(self, step: int, rows: range) -> Batch:
         examples = self.batches.rows(step)[rows.start : rows.stop]
@@ -83,13 +83,10 @@ class SentenceTask:
             return {}
         own = list(range(share.rank, len(self.valid.texts), share.world))
         texts = self.valid.texts
-        part = EncodedTexts([texts.ids[place] for place in own], texts.second_starts[own], cut=0, longest=0)
+        part = EncodedTexts([texts.ids[index] for index in own], texts.second_starts[own], cut=0, longest=0)
         assert isinstance(model, SequenceClassifier)
-        loss, right, count = (float(one) for one in judged(sentence_logits(model, part), self.valid.labels_N[own]))
+        loss, right, count = (float(value) for value in judged(sentence_logits(model, part), self.valid.labels_N[own]))
         return {"loss": (loss, count)} | ({} if self.train.is_regression else {"accuracy": (right, count)})
-
-    def save(self, model: nn.Module, folder: Path) -> None:
-        self._save_model(model, folder)
 
 
 def judged(logits_BC: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,10 +127,10 @@ class SpanTask:
         lengths = np.array([len(window.ids) for window in self.train], dtype=np.int64)
         self.batches = ExampleBatches(lengths, batch=global_batch, seed=seed)
         self.fingerprint = {"windows": len(self.train), "weights": dict(self.loss_weights), **(fingerprint or {})}
-        self._save_model = save_model
+        self.save = save_model
 
     def batch(self, step: int, rows: range) -> Batch:
-        return _batch([self.train[place] for place in self.batches.rows(step)[rows.start : rows.stop]])
+        return _batch([self.train[index] for index in self.batches.rows(step)[rows.start : rows.stop]])
 
     def counts(self, batch: Batch) -> dict[str, float]:
         answered = float((batch["start_B"] != NOWHERE).sum())
@@ -143,30 +140,17 @@ class SpanTask:
     def tokens(self, batch: Batch) -> int:
         return int(batch["attention_mask"].sum())
 
-    def loss(self, model: nn.Module, batch: Batch) -> Sums:
-        losses = self._losses(model, batch)
-        return Sums({name: losses[name] for name in self.loss_weights})
-
     def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
         """Losses over the windows held out; `loss` is their weighted sum over windows."""
-        totals: dict[str, list[float]] = {}
-        device = next(model.parameters()).device
-        for first in range(share.rank * self.valid_batch, len(self.valid), share.world * self.valid_batch):
-            batch = _batch(self.valid[first : first + self.valid_batch])
-            counts = self.counts(batch)
-            losses = self._losses(model, {name: tensor.to(device) for name, tensor in batch.items()})
-            for name, weight in self.loss_weights.items():
-                for key, value, count in (
-                    (name, float(losses[name]), counts[name]),
-                    ("loss", weight * float(losses[name]), len(batch["start_B"]) / len(self.loss_weights)),
-                ):
-                    total = totals.setdefault(key, [0.0, 0.0])
-                    total[0] += value
-                    total[1] += count
-        return {name: (value, count) for name, (value, count) in totals.items()}
+        starts = range(share.rank * self.valid_batch, len(self.valid), share.world * self.valid_batch)
+        pieces = [self.valid[first : first + self.valid_batch] for first in starts]
+        if not pieces:
+            return {}
+        numbers = validated(self, model, map(_batch, pieces))
+        weighted = sum(weight * numbers[name][0] for name, weight in self.loss_weights.items())
+        return numbers | {"loss": (weighted, float(sum(map(len, pieces))))}
 
-    def _losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """The summed loss of each term, ()."""
+    def loss(self, model: nn.Module, batch: Batch) -> Sums:
         assert isinstance(model, SpanPredictor)
         reading = model.read(**{name: tensor for name, tensor in batch.items() if name not in _TARGETS})
         answered_B = batch["start_B"] != NOWHERE
@@ -177,14 +161,12 @@ class SpanTask:
             return -log_prob_BT.gather(1, gold_B1)[:, 0].masked_fill(~answered_B, 0.0).sum()
 
         no_answer_B = (~answered_B).float()
-        return {
+        losses = {
             START: total(reading.start_log_prob_BT, start_B1),
             END: total(end_BT, end_B1),
             ANSWERABLE: binary_cross_entropy_with_logits(reading.no_answer_log_odds_B, no_answer_B, reduction="sum"),
         }
-
-    def save(self, model: nn.Module, folder: Path) -> None:
-        self._save_model(model, folder)
+        return Sums({name: losses[name] for name in self.loss_weights})
 
 
 def _batch(windows: Sequence[SpanWindow]) -> Batch:

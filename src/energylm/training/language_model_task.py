@@ -14,7 +14,6 @@ Relations  `objectives.cross_entropy` is the loss, `objectives.masking` the mask
            windows; `verbs.lm.training` builds corpus, network and task for users.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Required, TypedDict, Unpack, cast
@@ -27,11 +26,12 @@ from torch import Tensor, nn
 from energylm.config.models import LEFT_TO_RIGHT, Direction
 from energylm.config.pretrain import MaskingConfig
 from energylm.models.cloze_presets import MaskedLMNetwork, token_logits
+from energylm.models.contexts import takes
 from energylm.models.two_tower import TwoTowerForCloze
 from energylm.objectives.cross_entropy import IGNORED, count_targets, cross_entropy_sum
 from energylm.objectives.masking import mask_tokens, masking_uniforms
 from energylm.randomness import derive_seed, epoch_order
-from energylm.training.task import Batch, Share, Sums
+from energylm.training.task import Batch, Share, Sums, validated
 
 
 class WindowSource(Protocol):
@@ -55,7 +55,7 @@ class WindowOptions(TypedDict, total=False):
 
 
 class LanguageModelTask:
-    """A `training.task.Task`. `save_model(network, folder)` writes the trained network the way its user wants it."""
+    """A `training.task.Task`; what differs between its kinds is how windows are prepared and what is lost on them."""
 
     loss_weights: Mapping[str, float] = {"loss": 1.0}
 
@@ -78,14 +78,14 @@ class LanguageModelTask:
         self.seed, self.global_batch = seed, global_batch
         self.max_valid_windows, self.valid_batch = max_valid_windows, valid_batch
         self.fingerprint = {"direction": direction, "windows": len(train_windows), **(fingerprint or {})}
-        self._save_model = save_model
+        self.save = save_model
         # Keys and values of past positions are of no use in training; not every network knows the switch.
-        knows_cache = "use_cache" in inspect.signature(network.forward).parameters
-        self._forward_options = {"use_cache": False} if knows_cache else {}
+        self._forward_options = {"use_cache": False} if takes(network, "use_cache") else {}
 
     def batch(self, step: int, rows: range) -> Batch:
         positions = (step - 1) * self.global_batch + np.arange(rows.start, rows.stop, dtype=np.int64)
-        return {"tokens_BT": self._read(self.train_windows, self.window_order(positions))}
+        tokens_BT = self._read(self.train_windows, self.window_order(positions))
+        return self._prepared(tokens_BT, "train", step, rows_B=torch.arange(rows.start, rows.stop))
 
     def window_order(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which window is read at each position of the endless sequence of epochs."""
@@ -98,7 +98,9 @@ class LanguageModelTask:
         return batch["tokens_BT"].numel()
 
     def loss(self, model: nn.Module, batch: Batch) -> Sums:
-        return Sums({"loss": self._cross_entropy(model, batch["tokens_BT"])})
+        tokens_BT = batch["tokens_BT"]
+        logits_BTV = model(input_ids=tokens_BT[:, :-1], **self._forward_options).logits
+        return Sums({"loss": cross_entropy_sum(logits_BTV, tokens_BT[:, 1:])})
 
     @property
     def validated_windows(self) -> NDArray[np.int64]:
@@ -107,34 +109,23 @@ class LanguageModelTask:
         wanted = size if self.max_valid_windows is None else min(size, self.max_valid_windows)
         return np.arange(wanted, dtype=np.int64) * size // max(wanted, 1)
 
-    def validated_batches(self, share: Share) -> Iterator[NDArray[np.int64]]:
-        """A process's share of them, in batches."""
-        windows = self.validated_windows
-        for start in range(share.rank * self.valid_batch, len(windows), share.world * self.valid_batch):
-            yield windows[start : start + self.valid_batch]
-
     def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
-        """Nats per predicted token."""
-        if self.valid_windows is None:
-            return {}
-        device = next(model.parameters()).device
-        total, count = 0.0, 0
-        for indices in self.validated_batches(share):
-            tokens_BT = self._read(self.valid_windows, indices).to(device)
-            total += float(self._cross_entropy(model, tokens_BT))
-            count += tokens_BT[:, 1:].numel()
-        return {"loss": (total, count)}
+        """Losses per predicted token, and the metrics of training, over this process's share of the windows."""
+        return {} if self.valid_windows is None else validated(self, model, self._batches(self.valid_windows, share))
 
-    def save(self, model: nn.Module, folder: Path) -> None:
-        self._save_model(model, folder)
+    def _batches(self, windows: WindowSource, share: Share) -> Iterator[Batch]:
+        chosen = self.validated_windows
+        for start in range(share.rank * self.valid_batch, len(chosen), share.world * self.valid_batch):
+            indices = chosen[start : start + self.valid_batch]
+            yield self._prepared(self._read(windows, indices), "validation", rows_B=torch.from_numpy(indices))
 
     def _read(self, windows: WindowSource, indices: NDArray[np.int64]) -> Tensor:
         tokens_BT = torch.from_numpy(windows.gather(indices))
         return tokens_BT if self.direction == LEFT_TO_RIGHT else tokens_BT.flip(1)
 
-    def _cross_entropy(self, model: nn.Module, tokens_BT: Tensor) -> Tensor:
-        logits_BTV = model(input_ids=tokens_BT[:, :-1], **self._forward_options).logits
-        return cross_entropy_sum(logits_BTV, tokens_BT[:, 1:])
+    def _prepared(self, tokens_BT: Tensor, *names: str | int, rows_B: Tensor) -> Batch:
+        """What a network reads of these windows; what is random in it depends on the seed, `names` and `rows_B`."""
+        return {"tokens_BT": tokens_BT}
 
 
 class MaskedLMTask(LanguageModelTask):
@@ -156,10 +147,6 @@ class MaskedLMTask(LanguageModelTask):
         super().__init__(network, train_windows, valid_windows, fingerprint=facts, **options)
         self.masking, self.mask_token_id, self.ordinary_V = masking, mask_token_id, ordinary_V
 
-    def batch(self, step: int, rows: range) -> Batch:
-        tokens_BT = super().batch(step, rows)["tokens_BT"]
-        return self._masked(tokens_BT, "train", step, rows_B=torch.arange(rows.start, rows.stop))
-
     def counts(self, batch: Batch) -> dict[str, float]:
         return {"loss": count_targets(batch["targets_BT"])}
 
@@ -167,23 +154,15 @@ class MaskedLMTask(LanguageModelTask):
         return batch["inputs_BT"].numel()
 
     def loss(self, model: nn.Module, batch: Batch) -> Sums:
-        loss, correct, count = self._predict(model, batch)
-        return Sums({"loss": loss}, {"accuracy": (correct, count)})
+        chosen_BT = batch["targets_BT"] != IGNORED
+        targets_M = batch["targets_BT"][chosen_BT]
+        network = cast(MaskedLMNetwork, model)  # the one it was made with
+        hidden_BTD = network.base_model(input_ids=batch["inputs_BT"]).last_hidden_state
+        logits_MV = token_logits(network, hidden_BTD[chosen_BT])
+        correct = (logits_MV.argmax(-1) == targets_M).sum()
+        return Sums({"loss": cross_entropy_sum(logits_MV, targets_M)}, {"accuracy": (correct, chosen_BT.sum())})
 
-    def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
-        """Nats per predicted token, and the part of them whose likeliest prediction is right."""
-        if self.valid_windows is None:
-            return {}
-        device = next(model.parameters()).device
-        totals_3 = torch.zeros(3, dtype=torch.float64)
-        for indices in self.validated_batches(share):
-            tokens_BT = torch.from_numpy(self.valid_windows.gather(indices))
-            batch = self._masked(tokens_BT, "validation", rows_B=torch.from_numpy(indices))
-            totals_3 += torch.stack(self._predict(model, {k: v.to(device) for k, v in batch.items()})).double().cpu()
-        loss, correct, count = totals_3.tolist()
-        return {"loss": (loss, count), "accuracy": (correct, count)}
-
-    def _masked(self, tokens_BT: Tensor, *names: str | int, rows_B: Tensor) -> Batch:
+    def _prepared(self, tokens_BT: Tensor, *names: str | int, rows_B: Tensor) -> Batch:
         inputs_BT, targets_BT = mask_tokens(
             tokens_BT,
             masking_uniforms(self.seed, *names, rows_B=rows_B, length=tokens_BT.shape[1]),
@@ -192,16 +171,6 @@ class MaskedLMTask(LanguageModelTask):
             **self.masking.model_dump(),
         )
         return {"inputs_BT": inputs_BT, "targets_BT": targets_BT}
-
-    def _predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """The summed loss, right predictions and predictions of the chosen positions, each ()."""
-        chosen_BT = batch["targets_BT"] != IGNORED
-        targets_M = batch["targets_BT"][chosen_BT]
-        network = cast(MaskedLMNetwork, model)  # the one it was made with
-        hidden_BTD = network.base_model(input_ids=batch["inputs_BT"]).last_hidden_state
-        logits_MV = token_logits(network, hidden_BTD[chosen_BT])
-        correct = (logits_MV.argmax(-1) == targets_M).sum()
-        return cross_entropy_sum(logits_MV, targets_M), correct, chosen_BT.sum()
 
 
 class TwoTowerTask(LanguageModelTask):
@@ -224,27 +193,10 @@ class TwoTowerTask(LanguageModelTask):
         return {"loss": count_targets(self._targets(batch["tokens_BT"]))}
 
     def loss(self, model: nn.Module, batch: Batch) -> Sums:
-        loss, correct, count = self._predict(model, batch["tokens_BT"])
-        return Sums({"loss": loss}, {"accuracy": (correct, count)})
-
-    def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
-        """Nats per token, and the part of them whose likeliest prediction is right."""
-        if self.valid_windows is None:
-            return {}
-        device = next(model.parameters()).device
-        totals_3 = torch.zeros(3, dtype=torch.float64)
-        for indices in self.validated_batches(share):
-            tokens_BT = self._read(self.valid_windows, indices).to(device)
-            totals_3 += torch.stack(self._predict(model, tokens_BT)).double().cpu()
-        loss, correct, count = totals_3.tolist()
-        return {"loss": (loss, count), "accuracy": (correct, count)}
+        targets_BT = self._targets(batch["tokens_BT"])
+        logits_BTV = model(batch["tokens_BT"]).logits
+        correct, count = (logits_BTV.detach().argmax(-1) == targets_BT).sum(), (targets_BT != IGNORED).sum()
+        return Sums({"loss": cross_entropy_sum(logits_BTV, targets_BT)}, {"accuracy": (correct, count)})
 
     def _targets(self, tokens_BT: Tensor) -> Tensor:
         return tokens_BT.masked_fill(~self.ordinary_V.to(tokens_BT.device)[tokens_BT], IGNORED)
-
-    def _predict(self, model: nn.Module, tokens_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The summed loss, right predictions and predictions, each ()."""
-        targets_BT = self._targets(tokens_BT)
-        logits_BTV = model(tokens_BT).logits
-        correct = (logits_BTV.detach().argmax(-1) == targets_BT).sum()
-        return cross_entropy_sum(logits_BTV, targets_BT), correct, (targets_BT != IGNORED).sum()

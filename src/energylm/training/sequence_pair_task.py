@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from energylm.config.seq2seq import (
@@ -51,7 +52,7 @@ from energylm.objectives.scheduled_sampling import (
 from energylm.objectives.search_losses import StepCost, soft_direct_loss, soft_hinge
 from energylm.randomness import derive_seed, row_keys
 from energylm.search.continuous_beam import SoftBeam, continuous_beam_search
-from energylm.training.task import Batch, Share, Sums
+from energylm.training.task import Batch, Share, Sums, validated
 
 MASKED, LENGTH = "masked", "length"  # the terms of the loss
 # Numbers of the validation pairs → name → value over their translations, e.g. {"bleu": 31.2}
@@ -82,7 +83,7 @@ class ConditionalMaskedTask:
         self.batches = LengthBatches(train.target_lengths, batch=global_batch, seed=seed)
         self.loss_weights: Mapping[str, float] = {MASKED: 1.0, LENGTH: length_weight}
         self.fingerprint = {"pairs": len(train), "length_weight": length_weight, **(fingerprint or {})}
-        self._save_model = save_model
+        self.save = save_model
 
     def batch(self, step: int, rows: range) -> Batch:
         indices = self.batches.rows(step)[rows.start : rows.stop]
@@ -95,40 +96,32 @@ class ConditionalMaskedTask:
         return int(batch["source_lengths_B"].sum() + batch["lengths_B"].sum())
 
     def loss(self, model: nn.Module, batch: Batch) -> Sums:
-        losses, correct_2 = self._predict(model, batch)
-        counts = self.counts(batch)
-        metrics = {
-            name: (correct, correct.new_tensor(counts[term]))
-            for name, term, correct in zip(("accuracy", "length_accuracy"), losses, correct_2, strict=True)
-        }
-        return Sums(losses, metrics)
+        assert isinstance(model, ConditionalMaskedLM)
+        memory = model.encode(batch["source_BS"], batch["source_lengths_B"])
+        hidden_BT = batch["targets_BT"] != IGNORED
+        logits_NV = model.logits_at(batch["inputs_BT"], batch["lengths_B"], hidden_BT, memory)
+        targets_N = batch["targets_BT"][hidden_BT]
+        length_BL, length_B = model.length_log_probs(memory), batch["lengths_B"] - 1
+        right_N, right_B = logits_NV.argmax(-1) == targets_N, length_BL.argmax(-1) == length_B
+        return Sums(
+            {MASKED: cross_entropy_sum(logits_NV, targets_N), LENGTH: cross_entropy_sum(length_BL, length_B)},
+            {"accuracy": _share(right_N), "length_accuracy": _share(right_B)},
+        )
 
     def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
         """Nats per hidden token and how many are predicted right; the same of lengths; what the judge says.
 
         The judge sees this process's share; with several processes the mean of theirs is reported.
         """
-        device = next(model.parameters()).device
         own = np.arange(share.rank, len(self.valid), share.world, dtype=np.int64)
         by_length = own[np.argsort(self.valid.target_lengths[own], kind="stable")]
-        sums_4, counts_2 = torch.zeros(4, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-        for start in range(0, len(own), self.valid_batch):
-            indices = by_length[start : start + self.valid_batch]
-            batch = self._hidden(self.valid, indices, "validation", rows_B=torch.from_numpy(indices))
-            batch = {name: tensor.to(device) for name, tensor in batch.items()}
-            losses, correct_2 = self._predict(model, batch)
-            sums_4 += torch.stack([*losses.values(), *correct_2]).double().cpu()
-            counts_2 += torch.tensor(list(self.counts(batch).values()), dtype=torch.float64)
-        names = ("loss", "length_loss", "accuracy", "length_accuracy")
-        numbers = zip(names, sums_4.tolist(), counts_2.tolist() * 2, strict=True)
-        found = {name: (value, count) for name, value, count in numbers}
-        judged = self.judge(own.tolist()) if len(own) else {}
-        return found | {name: (value * len(own), float(len(own))) for name, value in judged.items()}
+        parts = (by_length[start : start + self.valid_batch] for start in range(0, len(own), self.valid_batch))
+        batches = (self._hidden(self.valid, part, "validation", rows_B=torch.from_numpy(part)) for part in parts)
+        numbers = validated(self, model, batches)
+        names = {MASKED: "loss", LENGTH: "length_loss"}
+        return {names.get(name, name): pair for name, pair in numbers.items()} | _judged(self.judge, own)
 
-    def save(self, model: nn.Module, folder: Path) -> None:
-        self._save_model(model, folder)
-
-    def _hidden(self, pairs: SequencePairs, indices: Any, *names: str | int, rows_B: Tensor) -> Batch:
+    def _hidden(self, pairs: SequencePairs, indices: NDArray[np.int64], *names: str | int, rows_B: Tensor) -> Batch:
         arrays = pairs.gather(indices, ignored=self.mask_token_id)
         batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
         target_BT, lengths_B = batch.pop("target_BT"), batch.pop("target_lengths_B")
@@ -136,17 +129,18 @@ class ConditionalMaskedTask:
         inputs_BT, targets_BT = hide_uniformly(target_BT, lengths_B, uniforms_3BT[:2], mask_token_id=self.mask_token_id)
         return batch | {"inputs_BT": inputs_BT, "targets_BT": targets_BT, "lengths_B": lengths_B}
 
-    def _predict(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
-        """The summed losses by term, and how many tokens and lengths were predicted right."""
-        assert isinstance(model, ConditionalMaskedLM)
-        memory = model.encode(batch["source_BS"], batch["source_lengths_B"])
-        hidden_BT = batch["targets_BT"] != IGNORED
-        logits_NV = model.logits_at(batch["inputs_BT"], batch["lengths_B"], hidden_BT, memory)
-        targets_N = batch["targets_BT"][hidden_BT]
-        length_BL = model.length_log_probs(memory)
-        places_B = batch["lengths_B"] - 1
-        losses = {MASKED: cross_entropy_sum(logits_NV, targets_N), LENGTH: cross_entropy_sum(length_BL, places_B)}
-        return losses, ((logits_NV.argmax(-1) == targets_N).sum(), (length_BL.argmax(-1) == places_B).sum())
+
+def _share(right_N: Tensor) -> tuple[Tensor, Tensor]:
+    """How many are right, and of how many."""
+    return right_N.sum(), torch.tensor(float(len(right_N)), device=right_N.device)
+
+
+def _judged(
+    judge: Callable[..., Mapping[str, float]], own: NDArray[np.int64], *outputs: Any
+) -> dict[str, tuple[float, float]]:
+    """What the judge says of the validation pairs `own`, to be averaged over processes by their number."""
+    values = judge(own.tolist(), *outputs) if len(own) else {}
+    return {name: (value * len(own), float(len(own))) for name, value in values.items()}
 
 
 Decode = Callable[[LSTMSeq2Seq, Tensor, Tensor, DecodingConfig], list[list[int]]]
@@ -183,7 +177,7 @@ class Seq2SeqTask:
         if objective.self_normalization:
             self.loss_weights = {"cross_entropy": 1.0, "squared_log_z": objective.self_normalization}
         self.fingerprint = {"objective": objective.model_dump(), "pairs": len(train), **(fingerprint or {})}
-        self._save_model = save_model
+        self.save = save_model
 
     def batch(self, step: int, rows: range) -> Batch:
         indices = self.batches.rows(step)[rows.start : rows.stop]
@@ -277,9 +271,5 @@ class Seq2SeqTask:
             symbols += float((target_BT != IGNORED).sum())
             moments_3 += log_z_moments(scores_BTV, target_BT != IGNORED).cpu()
             outputs += self.decode(model, batch["source_BS"], batch["source_lengths_B"], self.decoding)
-        judged = self.judge(own.tolist(), outputs) if len(own) else {}
-        sums = {name: (value * len(own), float(len(own))) for name, value in judged.items()}
-        return {"loss": (loss, symbols), "log_z": (float(moments_3[1]), float(moments_3[0])), **sums}
-
-    def save(self, model: nn.Module, folder: Path) -> None:
-        self._save_model(model, folder)
+        numbers = {"loss": (loss, symbols), "log_z": (float(moments_3[1]), float(moments_3[0]))}
+        return numbers | _judged(self.judge, own, outputs)

@@ -7,11 +7,12 @@ of all micro-batches and processes before it divides, so the result does not dep
     loss = Σ_k weight_k · (Σ_microbatches, processes sum_k) / (Σ_microbatches, processes count_k)
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 Batch = dict[str, Tensor]
@@ -71,3 +72,18 @@ class Task(Protocol):
     def save(self, model: nn.Module, folder: Path) -> None:
         """Write the trained model as `folder`. Called at the end, by one process, with the best weights in place."""
         ...
+
+
+@torch.no_grad()
+def validated(task: Task, model: nn.Module, batches: Iterable[Batch]) -> dict[str, tuple[float, float]]:
+    """name -> (sum, count) over some batches of every loss term and metric: validation by what is trained."""
+    device = next(model.parameters()).device
+    totals: dict[str, tuple[float, float]] = {}
+    for batch in batches:
+        counts = task.counts(batch)
+        sums = task.loss(model, {name: tensor.to(device) for name, tensor in batch.items()})
+        terms: dict[str, tuple[Tensor, Tensor | float]] = {n: (loss, counts[n]) for n, loss in sums.losses.items()}
+        for name, (total, count) in (terms | sums.metrics).items():
+            before, seen = totals.get(name, (0.0, 0.0))
+            totals[name] = (before + float(total), seen + float(count))
+    return totals
