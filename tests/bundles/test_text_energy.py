@@ -1,0 +1,240 @@
+"""Any score as an energy, against enumeration: laws, sums, constraints, β, what is judged, folders, names.
+
+The language has 3 tokens and no tokenizer, so its texts are ids ("0 2"); after a context of 1 there are 9 continuations
+of 2 tokens. Frequencies are compared by chi-square with a false alarm of 1e-4, over 1,500 pools.
+"""
+
+import math
+
+import pytest
+import torch
+
+from energylm import Energy, EnergyModel, LanguageModel, ResidualModel, Scorer
+from energylm.bundles.compatibility import caution_about
+from energylm.bundles.energy_binding import Passage
+from energylm.config.sampling import JointSampling
+from energylm.errors import ConfigError, DataError, ModelError
+from energylm.registry import ENERGIES
+from energylm.testing import TabularLanguageModel, assert_same_distribution, exact_language_model
+
+CONTEXT, NEW, POOLS = [1], 2, 1_500
+LM = TabularLanguageModel.random(3, 5, seed=3, concentration=2.0)
+BASE = exact_language_model(LM, CONTEXT, max_new_tokens=NEW)
+TEXTS = [" ".join(map(str, row)) for row in BASE.tokens.tolist()]  # of all 9 continuations
+
+
+def digits(texts):
+    """The sum of the ids, a third each."""
+    return [sum(map(int, text.split())) / 3 for text in texts]
+
+
+def rewarded(beta=1.0, **options):
+    return Energy.from_function(digits, better="higher", beta=beta, name="digits", **options)
+
+
+def doubled():
+    return Energy.from_function(
+        lambda texts: [float(len(set(text)) < 3) for text in texts], better="lower", name="twice"
+    )
+
+
+ENERGIES_BY_HAND = {
+    "function": (rewarded(2.0), lambda text: -2 * digits([text])[0]),
+    "lower is better": (doubled(), lambda text: float(text[0] == text[2])),
+    "sum": (1.5 * rewarded() + 2.0 * doubled(), lambda text: -1.5 * digits([text])[0] + 2.0 * (text[0] == text[2])),
+    "pattern": (Energy.from_pattern("[12]$"), lambda text: 0.0 if text[-1] in "12" else math.inf),
+    "avoided": (Energy.from_pattern("0", must="avoid"), lambda text: 0.0 if "0" not in text else math.inf),
+    "constrained": (rewarded(2.0) + Energy.from_pattern("0"), lambda t: -2 * digits([t])[0] if "0" in t else math.inf),
+}
+
+
+def exact_law(by_hand):
+    """(9,) P ∝ P_LM · exp(−E) over all continuations."""
+    return (BASE.log_prob - torch.tensor([by_hand(text) for text in TEXTS], dtype=torch.float64)).softmax(0)
+
+
+def kept_counts(energy, n=120):
+    options = JointSampling(n=n, max_new_tokens=NEW)
+    samples = ResidualModel(LM, energy).sample_batch([CONTEXT] * POOLS, options, seed=4)
+    return BASE.counts(torch.tensor([sample.tokens[0] for sample in samples]))
+
+
+@pytest.mark.parametrize("name", ENERGIES_BY_HAND)
+def test_samples_have_the_law_that_the_energy_names(name):
+    energy, by_hand = ENERGIES_BY_HAND[name]
+    counts, law = kept_counts(energy), exact_law(by_hand)
+    assert counts[law == 0].sum() == 0  # what is forbidden is never kept
+    assert_same_distribution(counts[law > 0], law[law > 0])
+    with pytest.raises(AssertionError, match="chi-square"):  # teeth: the language model alone has another law
+        assert_same_distribution(counts, BASE.probabilities)
+
+
+@pytest.mark.parametrize("name", ENERGIES_BY_HAND)
+def test_weights_and_log_z_are_those_of_enumeration(name):
+    energy, by_hand = ENERGIES_BY_HAND[name]
+    joint = ResidualModel(LM, energy)
+    whole = [[*CONTEXT, *row] for row in BASE.tokens.tolist()]
+    expected = BASE.log_prob - torch.tensor([by_hand(text) for text in TEXTS], dtype=torch.float64)
+    torch.testing.assert_close(joint.log_weights(whole, prefix_tokens=1), expected)
+    estimate = joint.log_partition([CONTEXT], n=4000, max_new_tokens=NEW)
+    assert float(estimate.lower) == pytest.approx(float(expected.logsumexp(0)), abs=0.06)
+
+
+def test_a_sum_multiplies_densities():
+    """P(x) ∝ P_LM exp(−E_1) exp(−E_2); forgetting a weight is seen. Named parts add up to the whole."""
+    both = 1.5 * rewarded() + 2.0 * doubled()
+    passages = [Passage(text) for text in TEXTS]
+    parts = both.part_energies(passages)
+    assert list(parts) == ["digits", "twice"] and both.name == "1.5·digits + 2·twice"
+    torch.testing.assert_close(sum(parts.values()), both.passage_energies(passages))
+    torch.testing.assert_close(parts["twice"], 2.0 * doubled().text_energies(TEXTS))
+    assert not torch.allclose(both.text_energies(TEXTS), (rewarded() + doubled()).text_energies(TEXTS))
+    nested = 2.0 * (both + rewarded())
+    torch.testing.assert_close(
+        nested.text_energies(TEXTS), 2 * both.text_energies(TEXTS) + 2 * rewarded().text_energies(TEXTS)
+    )
+
+
+def test_beta_is_explicit():
+    """E = β·U for scores and sums; constraints are the same at every β, 0 included."""
+    for energy in (rewarded(), rewarded() + doubled(), Energy.from_pattern("0") + rewarded()):
+        stronger, none = energy.with_beta(3.0), energy.with_beta(0.0)
+        assert (energy.beta, stronger.beta, none.beta) == (1.0, 3.0, 0.0)
+        allowed = energy.text_energies(TEXTS).isfinite()
+        torch.testing.assert_close(stronger.text_energies(TEXTS), 3 * energy.text_energies(TEXTS))
+        assert (none.text_energies(TEXTS)[allowed] == 0).all() and none.text_energies(TEXTS)[~allowed].isinf().all()
+        torch.testing.assert_close(stronger.with_beta(1.0).text_energies(TEXTS), energy.text_energies(TEXTS))
+    assert_same_distribution(kept_counts(rewarded().with_beta(0.0), n=4), BASE.probabilities)
+
+
+def test_where_no_candidate_is_allowed_it_is_said():
+    joint = ResidualModel(LM, Energy.from_pattern("7"))
+    with pytest.raises(ConfigError, match=r"allows none of a context's 20 candidates.*loosen the constraint"):
+        joint.sample(CONTEXT, n=20, max_new_tokens=NEW)
+    with pytest.raises(ConfigError, match="forbids all of the 20 samples"):
+        joint.log_partition([CONTEXT], n=20, max_new_tokens=NEW)
+    few = ResidualModel(LM, Energy.from_pattern("2"))
+    with pytest.raises(ConfigError, match=r"allows \d+ of a context's 40 candidates, but 39 shall be kept"):
+        few.sample(CONTEXT, n=40, max_new_tokens=NEW, draws=39)
+
+
+def test_lengths_are_counted():
+    words, characters = Energy.from_length(2, 3), Energy.from_length(maximum=4, unit="characters")
+    assert words.text_energies(["a", "a b", "a b c d"]).tolist() == [math.inf, 0, math.inf]
+    assert characters.text_energies(["a b", "a b c"]).tolist() == [0, math.inf]
+
+
+def test_what_is_judged_and_that_it_does_not_depend_on_how_it_was_drawn():
+    """The completion alone, or prompt and completion; earlier chunks are the completion's. Equal texts are judged
+    once."""
+    seen = []
+    remember = Energy.from_function(lambda texts: seen.append(texts) or [0.0] * len(texts), better="higher")
+    sample = ResidualModel(LM, remember).sample(CONTEXT, n=30, max_new_tokens=1, chunks=2)
+    first, second = seen
+    assert set(first) <= {"0", "1", "2"} and len(first) == len(set(first))
+    kept = str(sample.tokens[0][0])
+    assert set(second) <= {f"{kept} {token}" for token in range(3)}  # teeth: without the first chunk it would be ids
+    seen.clear()
+    whole = Energy.from_function(lambda texts: seen.append(texts) or [0.0] * len(texts), better="higher", judges="text")
+    ResidualModel(LM, whole).sample(CONTEXT, n=30, max_new_tokens=1)
+    assert set(seen[0]) <= {f"1{token}" for token in range(3)}
+
+
+def test_steps_judge_the_whole_completion():
+    """Eq. 5's last position, over the whole vocabulary, against enumeration; the energy of the last token alone, as if
+    what stands before it were the prompt, is another."""
+    joint = ResidualModel(LM, rewarded(2.0) + 1.5 * doubled())
+    text = [*CONTEXT, 0, 2]
+    by_hand = -2 * torch.tensor(digits([f"0 {token}" for token in range(3)])) + 1.5 * torch.tensor([1.0, 0.0, 0.0])
+    base = exact_language_model(LM, text[:-1], max_new_tokens=1)
+    law = (base.log_prob - by_hand.double()).log_softmax(0)
+    measured = joint.measure_steps([text], prefix_tokens=1, n=4)
+    assert float(measured.last_log_prob) == pytest.approx(float(law[2]))
+    alone = (base.log_prob + 2 * torch.tensor(digits(["0", "1", "2"])).double()).log_softmax(0)
+    assert abs(float(alone[2]) - float(law[2])) > 0.03
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: Energy.from_function(3, better="higher"), ConfigError, "expected a function of a list"),
+        (lambda: Energy.from_function(digits, better="best"), ConfigError, "'higher' or 'lower'"),
+        (lambda: rewarded(math.inf), ConfigError, "inf came as a weight or β"),
+        (lambda: rewarded(judges="prompt"), ConfigError, "expected 'completion' or 'text'"),
+        (lambda: rewarded() * rewarded(), ConfigError, "energies are added, which multiplies their densities"),
+        (lambda: rewarded() + 1, ConfigError, "1 was added to an energy"),
+        (lambda: Energy.from_pattern("("), ConfigError, "is no regular expression"),
+        (lambda: Energy.from_length(5, 3), ConfigError, "no text has at least 5 and at most 3"),
+        (lambda: Energy.load("pattrn:x"), ConfigError, "no kind of energy 'pattrn'; did you mean 'pattern'"),
+        (lambda: Energy.load("length:some"), ConfigError, "length:some is no length"),
+        (lambda: Energy.load("sum:x"), ConfigError, "give the folder of a sum"),
+        (lambda: Energy.load("nowhere"), ModelError, "energy 'nowhere' does not exist"),
+        (lambda: ResidualModel(LM, digits), ModelError, r"is no function; give Energy.load"),
+    ],
+)
+def test_mistakes_are_named(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"), [([0.0], "expected one number each"), ([math.nan] * 2, "gave nan for 'a'")]
+)
+def test_scores_that_are_none_are_named(scores, words):
+    with pytest.raises(DataError, match=words):
+        Energy.from_function(lambda texts: scores, better="higher").text_energies(["a", "b"])
+
+
+def test_names_and_files_say_what_python_says(tmp_path, energy_folder):
+    texts = ["one two", "one two three four", "a boat"]
+    file = tmp_path / "wanted.yaml"
+    file.write_text(
+        "parts:\n  - energy: pattern:o\n  - energy: length:2-3\n  - {energy: length:-17 characters, beta: 2}\n"
+    )
+    python = Energy.from_pattern("o") + Energy.from_length(2, 3) + Energy.from_length(maximum=17, unit="characters")
+    assert Energy.load(file).text_energies(texts).tolist() == python.text_energies(texts).tolist() == [0, math.inf, 0]
+    file.write_text("parts:\n  - {energi: pattern:o}\n")
+    with pytest.raises(ConfigError, match="energi"):
+        Energy.load(file)
+    trained = EnergyModel.from_pretrained(energy_folder)
+    torch.testing.assert_close(
+        Energy.load(energy_folder, beta=0.5).text_energies(texts), 0.5 * trained.text_energies(texts).double()
+    )
+
+
+def test_what_is_saved_is_read_again(tmp_path, energy_folder, model_folder, masked_folder):
+    texts, trained = ["The clerk counts", "a boat", "Zeppelins"], EnergyModel.from_pretrained(energy_folder)
+    scorers = [Energy.from_scorer(Scorer.from_pretrained(folder), beta=3) for folder in (model_folder, masked_folder)]
+    pattern = Energy.from_pattern("c", must="avoid", judges="text")
+    for number, energy in enumerate((pattern, Energy.from_length(2), trained, *scorers, 2 * trained + 0.1 * pattern)):
+        energy.save_pretrained(tmp_path / str(number))
+        again = Energy.from_pretrained(tmp_path / str(number))
+        assert type(again) is type(energy) and again.beta == energy.beta
+        torch.testing.assert_close(again.text_energies(texts), energy.text_energies(texts))
+    lm = LanguageModel.from_pretrained(model_folder)
+    ResidualModel(lm, 2 * trained + pattern).save_pretrained(tmp_path / "joint")
+    assert ResidualModel.from_pretrained(tmp_path / "joint").energy.name == (2 * trained + pattern).name
+    for energy in (rewarded(), 2 * rewarded() + pattern):
+        with pytest.raises(ModelError, match=r"digits \(FunctionEnergy\) cannot be saved; build it again"):
+            energy.save_pretrained(tmp_path / "function")
+    with pytest.raises(ModelError, match="holds no energy"):
+        Energy.from_pretrained(model_folder)
+
+
+def test_a_trained_energy_is_part_of_a_sum(model_folder, energy_folder):
+    """Its contexts are read once all the same, and what is known against it is known against the sum."""
+    lm, trained = LanguageModel.from_pretrained(model_folder), EnergyModel.from_pretrained(energy_folder)
+    letters = Energy.from_function(lambda texts: [text.count("e") for text in texts], better="higher", name="e")
+    alone, summed = (
+        ResidualModel(lm, energy).sample("The clerk", n=6, max_new_tokens=4, stop_at_eos=False)
+        for energy in (trained, 0.5 * trained + letters)
+    )
+    counts = torch.tensor([text.count("e") for text in summed.candidates], dtype=torch.float64)
+    torch.testing.assert_close(summed.energies, 0.5 * alone.energies - counts)
+    trained.provenance["loss"] = "ranking"
+    assert "ranking loss" in caution_about(2 * trained + letters, lm) and caution_about(letters, lm) is None
+
+
+@pytest.mark.parametrize("name", ENERGIES.names())
+def test_every_kind_is_there_under_its_own_name(name):
+    assert ENERGIES.get(name).kind == name and issubclass(ENERGIES.get(name), Energy)
