@@ -19,7 +19,7 @@ from energylm.jobs.job import Job
 from energylm.registry import FITS
 from energylm.verbs import BuildCorpus, MakeNegatives, TrainEnergy, TrainLM
 
-NEGATIVES = {"length": 24, "prefix_tokens": (12,), "k": 3, "contexts": 80, "seed": 5}
+NEGATIVES = {"length": 24, "prefix_tokens": 12, "k": 3, "contexts": 80, "seed": 5}
 TRAINING = {
     "network": {"width": 16, "layers": 1, "heads": 2},
     "steps": 6,

@@ -19,8 +19,8 @@ ConfigType = TypeVar("ConfigType", bound="Config")
 
 
 def listed(value: Any) -> Any:
-    """One string as a list of one."""
-    return (value,) if isinstance(value, str) else value
+    """One string or number as a list of one."""
+    return (value,) if isinstance(value, str | int) else value
 
 
 Strings = Annotated[tuple[str, ...], BeforeValidator(listed)]  # one or several

@@ -8,11 +8,11 @@ cross-corpus          the architecture alone
 unseen                neither
 """
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from energylm.config.base import Config, Strings
+from energylm.config.base import Config, Strings, listed
 from energylm.config.sampling import Truncation
 
 SourceFormat = Literal["auto", "text", "blocks", "lines", "wiki", "jsonl", "parquet", "hf", "sotu"]
@@ -45,7 +45,7 @@ class NegativesSettings(Config):
     split: Literal["train", "valid", "test"] = Field("train", description="The split that contexts come from.")
     k: int = Field(16, ge=1, description="Continuations of each context (deng2020: 16 for news, 128 for books).")
     length: int = Field(160, ge=2, description="Tokens of context and continuation together.")
-    prefix_tokens: tuple[int, ...] = Field(
+    prefix_tokens: Annotated[tuple[int, ...], BeforeValidator(listed)] = Field(
         (120,),
         min_length=1,
         description="Tokens of context; of several, each window takes one at random (bakhtin2019: 120 and 140).",

@@ -62,8 +62,8 @@ VERBS: dict[str, str] = {
 STEPS_ONLY: dict[str, str] = {
     "finetune-summary": "cloze.finetune:FinetuneSummary",
     "pretrain-costs": "cloze.pretrain:PretrainCosts",
-    "sampled-text": "joint.sampled_text:SampledText",
-    "repetitions": "joint.repetitions:Repetitions",
+    "sampled-text": "joint.analyses:SampledText",
+    "repetitions": "joint.analyses:Repetitions",
     "discrimination": "detect.probe:Discriminate",
     "likelihood": "detect.probe:FitLikelihood",
     "grid cells": "detect.probe:GatherCells",

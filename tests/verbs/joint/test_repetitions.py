@@ -8,7 +8,7 @@ from energylm.bundles.language_model import LanguageModel
 from energylm.errors import DataError
 from energylm.models.causal import CausalLanguageModel
 from energylm.models.presets import build_network
-from energylm.verbs.joint.repetitions import Repetitions
+from energylm.verbs.joint.analyses import Repetitions
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import torch
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
 from energylm.errors import ConfigError, DataError
-from energylm.verbs.joint.analyses import JointWindows
-from energylm.verbs.joint.sampled_text import (
+from energylm.verbs.joint.analyses import (
+    JointWindows,
     SampledText,
     SampledTextResult,
     density_gap,

@@ -7,6 +7,7 @@ from energylm.models.compute import Network, Work, drawing, reading, resident_by
 from energylm.samplers.continuations import LOGITS_BYTES, MIN_ROWS
 
 if TYPE_CHECKING:
+    from energylm.verbs.joint.analyses import JointAnalysis, Repetitions, SampledText
     from energylm.verbs.joint.negatives import MakeNegatives
     from energylm.verbs.joint.perplexity import Perplexity
     from energylm.verbs.joint.train_energy import TrainEnergy
@@ -42,40 +43,61 @@ def _drawing_bytes(network: Network, *, rows: float, length: int, new: float) ->
 
 def count_perplexity(verb: "Perplexity", around: Surroundings) -> Counted:
     base = around.network(verb.language_model)
-    windows = verb.contexts / around.world
-    new = verb.length - verb.prefix_tokens
+    windows, given = verb.contexts / around.world, verb.prefix_tokens
+    new = verb.length - given
     counted = Counted()
     for name in filter(None, (verb.language_model, verb.ralm, verb.balm)):
         network = around.network(name)
-        tokens = windows * verb.length
-        work = reading(network, rows=windows, length=verb.length, predicted=tokens, passes=passes_over(tokens))
-        counted.add("reading", work)
-        if network.read_only is not None:
-            work = reading(
-                network.read_only, rows=windows, length=verb.length, predicted=tokens, passes=passes_over(tokens)
-            )
-            counted.add("reading", work)
-    rows = _draw_rows(base)
-    counted.memory_bytes += _drawing_bytes(base, rows=rows, length=verb.length, new=new)
+        for part in filter(None, (network, network.read_only)):
+            counted.add("reading", _scored(part, windows=windows, length=verb.length))
+    counted.memory_bytes += _drawing_bytes(base, rows=_draw_rows(base), length=verb.length, new=new)
     if verb.energy is None:
         return counted
     energy = around.network(verb.energy)
-    _joint(counted, base, energy, contexts=windows, copies=verb.n, given=verb.prefix_tokens, new=new)
+    _joint(counted, base, energy, contexts=windows, copies=verb.n, given=given, new=new)
     if verb.by_position:
+        pools = {"contexts": windows, "copies": verb.position_samples}
         for position in range(new):
-            _joint(
-                counted,
-                base,
-                energy,
-                contexts=windows,
-                copies=verb.position_samples,
-                given=verb.prefix_tokens + position,
-                new=new - position,
-            )
+            _joint(counted, base, energy, **pools, given=given + position, new=new - position)
         every_last = windows * base.vocabulary_size  # the last token is enumerated
         counted.add("reading", _judged(energy, texts=every_last, contexts=windows, given=verb.length - 1, new=1))
     counted.memory_bytes += resident_bytes(energy, tokens=TOKENS_AT_ONCE, length=verb.length, predicted=0, learns=False)
     return counted
+
+
+def count_sampled_text(verb: "SampledText", around: Surroundings) -> Counted:
+    """A text of the base for each context; a pool to keep one from, another for log Z; and the real texts, which the
+    base reads twice."""
+    counted, base, energy = _base_samples(verb, around)
+    for _ in range(2):
+        _joint(
+            counted, base, energy, contexts=verb.contexts, copies=verb.n, given=verb.prefix_tokens, new=verb.new_tokens
+        )
+        counted.add("reading", _scored(base, windows=verb.contexts, length=verb.length))
+    real = _judged(energy, texts=verb.contexts, contexts=verb.contexts, given=verb.prefix_tokens, new=verb.new_tokens)
+    counted.add("reading", real)
+    return counted
+
+
+def count_repetitions(verb: "Repetitions", around: Surroundings) -> Counted:
+    """A text of the base for each context; n completions of each candidate, where a repetition stands: in the middle
+    of what is new, on average."""
+    counted, base, energy = _base_samples(verb, around)
+    given = verb.prefix_tokens + verb.new_tokens // 2
+    candidates = verb.repetitions * min(verb.candidates, base.vocabulary_size)
+    _joint(counted, base, energy, contexts=candidates, copies=verb.n, given=given, new=max(1, verb.length - given - 1))
+    return counted
+
+
+def _base_samples(verb: "JointAnalysis", around: Surroundings) -> tuple[Counted, Network, Network]:
+    """What every analysis begins with, and the networks of base and energy. One process does it all."""
+    base, energy, counted = around.network(verb.language_model), around.network(verb.energy), Counted()
+    rows, new = min(_draw_rows(base), verb.contexts), verb.new_tokens
+    drawn = drawing(base, contexts=verb.contexts, copies=1, given=verb.prefix_tokens, new=new, rows=rows)
+    counted.add("drawing", drawn)
+    counted.memory_bytes += _drawing_bytes(base, rows=_draw_rows(base), length=verb.length, new=new)
+    counted.memory_bytes += resident_bytes(energy, tokens=TOKENS_AT_ONCE, length=verb.length, predicted=0, learns=False)
+    return counted, base, energy
 
 
 def count_energy(verb: "TrainEnergy", around: Surroundings) -> Counted:
@@ -104,12 +126,18 @@ def count_energy(verb: "TrainEnergy", around: Surroundings) -> Counted:
 
 
 def _joint(
-    counted: Counted, base: Network, energy: Network, *, contexts: float, copies: int, given: int, new: int
+    counted: Counted, base: Network, energy: Network, *, contexts: float, copies: float, given: int, new: int
 ) -> None:
     """Draws from the base, and the energy of each."""
     rows = min(_draw_rows(base), contexts * copies)
     counted.add("drawing", drawing(base, contexts=contexts, copies=copies, given=given, new=new, rows=rows))
     counted.add("reading", _judged(energy, texts=contexts * copies, contexts=contexts, given=given, new=new))
+
+
+def _scored(network: Network, *, windows: float, length: int) -> Work:
+    """Every token of windows, predicted."""
+    tokens = windows * length
+    return reading(network, rows=windows, length=length, predicted=tokens, passes=passes_over(tokens))
 
 
 def _judged(energy: Network, *, texts: float, contexts: float, given: float, new: float) -> Work:
