@@ -58,8 +58,8 @@ class EngineConfig(Config):
 
     @model_validator(mode="after")
     def _a_cluster_is_asked_for(self) -> Self:
-        asked = {"address": self.address, "workers": self.workers, "gpus-per-worker": self.gpus_per_worker or None}
-        given = [name for name, value in asked.items() if value is not None]
+        options = {"address": self.address, "workers": self.workers, "gpus-per-worker": self.gpus_per_worker or None}
+        given = [name for name, value in options.items() if value is not None]
         if given and self.engine == LOCAL:
             raise ValueError(
                 f"--{given[0]} is for a cluster, but the engine is local; add --engine ray, or leave it out"

@@ -97,8 +97,8 @@ def discrimination(
     lower_4, upper_4 = np.quantile(np.concatenate(parts), [TAIL, 1 - TAIL], axis=0)
     accuracy, auroc, *at_rates = (Interval(*map(float, ends)) for ends in zip(point_4, lower_4, upper_4, strict=True))
     at_1, at_5 = (
-        found if groups.real_count >= texts_needed(rate) else None
-        for rate, found in zip(FALSE_POSITIVE_RATES, at_rates, strict=True)
+        value if groups.real_count >= texts_needed(rate) else None
+        for rate, value in zip(FALSE_POSITIVE_RATES, at_rates, strict=True)
     )
     return Discrimination(
         balanced_accuracy=accuracy,

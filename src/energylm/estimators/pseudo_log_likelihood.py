@@ -65,20 +65,20 @@ def hidden_token_terms(
     wanted_BT = real_BT if wanted_BT is None else real_BT & wanted_BT.cpu()
     result_BT = torch.zeros(tokens_BT.shape, dtype=torch.float64)
     order_B = lengths_B.argsort(descending=True, stable=True)
-    rank_C, place_C = wanted_BT[order_B].nonzero(as_tuple=True)  # a copy for each token, the longest texts first
+    rank_C, position_C = wanted_BT[order_B].nonzero(as_tuple=True)  # a copy for each token, the longest texts first
     row_C = order_B[rank_C]
     most_copies = max(1, LOGITS_A_CALL // model.vocabulary_size)
     start = 0
     while start < len(row_C):
         longest = int(lengths_B[row_C[start]])
         chosen = slice(start, start + max(1, min(most_copies, tokens_a_call // longest)))
-        row_R, place_R = row_C[chosen], place_C[chosen]
+        row_R, position_R = row_C[chosen], position_C[chosen]
         copies_RT, lengths_R = tokens_BT[row_R, :longest], lengths_B[row_R]
         words_RT = None if words_BT is None else words_BT[row_R, :longest]
         source_R = None if source_B is None else source_B[row_R.to(source_B.device)]
-        logits_RV = _logits_at(model, copies_RT, lengths_R, place_R, words_RT, source_R)
-        targets_R = copies_RT.gather(1, place_R[:, None])[:, 0].to(logits_RV.device)
-        result_BT[row_R, place_R] = term(logits_RV, targets_R).cpu()
+        logits_RV = _logits_at(model, copies_RT, lengths_R, position_R, words_RT, source_R)
+        targets_R = copies_RT.gather(1, position_R[:, None])[:, 0].to(logits_RV.device)
+        result_BT[row_R, position_R] = term(logits_RV, targets_R).cpu()
         start = chosen.stop
     return result_BT
 
@@ -87,17 +87,17 @@ def _logits_at(
     model: MaskedModel,
     tokens_RT: Tensor,
     lengths_R: Tensor,
-    place_R: Tensor,
+    position_R: Tensor,
     words_RT: Tensor | None,
     source_R: Tensor | None,
 ) -> Tensor:
-    """(R, V): the logits at `place_R` of each row, with it and what goes with it hidden."""
+    """(R, V): the logits at `position_R` of each row, with it and what goes with it hidden."""
     position_T = torch.arange(tokens_RT.shape[1])
     if words_RT is None:
-        hidden_RT = position_T == place_R[:, None]
+        hidden_RT = position_T == position_R[:, None]
         return model.masked_logits(tokens_RT, lengths_R, hidden_RT, source_R=source_R)
-    rows_R = torch.arange(len(place_R))
-    same_word_RT = words_RT == words_RT[rows_R, place_R][:, None]
-    hidden_RT = same_word_RT & (position_T >= place_R[:, None]) & (position_T < lengths_R[:, None])
-    slot_R = (hidden_RT.flatten().cumsum(0) - 1).view_as(hidden_RT)[rows_R, place_R]
+    rows_R = torch.arange(len(position_R))
+    same_word_RT = words_RT == words_RT[rows_R, position_R][:, None]
+    hidden_RT = same_word_RT & (position_T >= position_R[:, None]) & (position_T < lengths_R[:, None])
+    slot_R = (hidden_RT.flatten().cumsum(0) - 1).view_as(hidden_RT)[rows_R, position_R]
     return model.masked_logits(tokens_RT, lengths_R, hidden_RT, source_R=source_R)[slot_R]

@@ -105,7 +105,7 @@ class BiLSTMContext(PreTrainedModel):
 
     @property
     def mask_token_id(self) -> int:
-        """One past the vocabulary: what stands in a hidden place is not read."""
+        """One past the vocabulary: what stands at a hidden position is not read."""
         return self.vocabulary_size
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -136,12 +136,12 @@ class BiLSTMContext(PreTrainedModel):
         """`contracts.MaskedModel` for one hidden token a row, the only kind of context that it knows."""
         if not bool((hidden_RT.sum(1) == 1).all()):
             raise ModelError("a BiLSTM-context model reads every token but one; hide exactly one token a row")
-        place_R, tokens_RT = hidden_RT.long().argmax(1), tokens_RT.masked_fill(hidden_RT, 0)
+        position_R, tokens_RT = hidden_RT.long().argmax(1), tokens_RT.masked_fill(hidden_RT, 0)
         logits_RV = torch.empty(len(tokens_RT), self.vocabulary_size, dtype=self.dtype, device=tokens_RT.device)
         for length in lengths_R.unique().tolist():
             rows_G = (lengths_R == length).nonzero()[:, 0]
             logits_GTV = self.cloze_logits(tokens_RT[rows_G, :length])
-            logits_RV[rows_G] = logits_GTV[torch.arange(len(rows_G)), place_R[rows_G]]
+            logits_RV[rows_G] = logits_GTV[torch.arange(len(rows_G)), position_R[rows_G]]
         return logits_RV
 
     def _init_weights(self, module: nn.Module) -> None:

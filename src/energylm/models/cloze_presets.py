@@ -19,7 +19,7 @@ Relations  `two_tower` is the network of the towers; `presets` has the causal ne
 """
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 from torch import Tensor
 from transformers import (
@@ -41,7 +41,10 @@ from energylm.config.pretrain import LocalTransformerShape, masked_preset_shape
 from energylm.models.two_tower import TwoTowerConfig, TwoTowerForCloze
 
 BERT_SPREAD, BERT_WIDTH = 0.02, 768
+NORM_EPS = 1e-5  # RoBERTa's
 MaskedLMNetwork = BertForMaskedLM | ModernBertForMaskedLM | ElectraForMaskedLM
+DetectorNetwork = ElectraForPreTraining | ModernBertForTokenClassification
+Generator = ElectraForMaskedLM | ModernBertForMaskedLM
 
 
 class NetworkSizes(TypedDict):
@@ -53,45 +56,40 @@ class NetworkSizes(TypedDict):
 
 
 def build_masked_network(
-    preset: str,
-    *,
-    vocabulary_size: int,
-    max_length: int,
-    pad_token_id: int | None,
-    overrides: Mapping[str, Any] | None = None,
+    preset: str, *, overrides: Mapping[str, Any] | None = None, **sizes: Unpack[NetworkSizes]
 ) -> MaskedLMNetwork:
     """A network of `preset`'s shape with weights from torch's global generator (the training engine seeds it)."""
     shape = masked_preset_shape(preset, overrides)
     if isinstance(shape, LocalTransformerShape):
-        return ModernBertForMaskedLM(
-            local_config(shape, vocabulary_size=vocabulary_size, max_length=max_length, pad_token_id=pad_token_id)
-        )
-    return BertForMaskedLM(
-        BertConfig(
-            vocab_size=vocabulary_size,
-            max_position_embeddings=max_length,
-            hidden_size=shape.width,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            intermediate_size=shape.inner_width,
-            hidden_dropout_prob=shape.dropout,
-            attention_probs_dropout_prob=shape.dropout,
-            type_vocab_size=1,
-            layer_norm_eps=1e-5,
-            initializer_range=BERT_SPREAD * max(1.0, BERT_WIDTH / shape.width) ** 0.5,
-            pad_token_id=pad_token_id,
-        )
-    )
+        return ModernBertForMaskedLM(local_config(shape, **sizes))
+    return BertForMaskedLM(BertConfig(**_like_bert(shape, **sizes)))
 
 
-def local_config(
-    shape: LocalTransformerShape, *, vocabulary_size: int, max_length: int, pad_token_id: int | None
-) -> ModernBertConfig:
+def _like_bert(shape: TransformerShape, **sizes: Unpack[NetworkSizes]) -> dict[str, Any]:
+    """What the configs of BERT and ELECTRA have in common."""
+    return {
+        "vocab_size": sizes["vocabulary_size"],
+        "max_position_embeddings": sizes["max_length"],
+        "pad_token_id": sizes["pad_token_id"],
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.inner_width,
+        "hidden_dropout_prob": shape.dropout,
+        "attention_probs_dropout_prob": shape.dropout,
+        "type_vocab_size": 1,
+        "initializer_range": _spread(shape),
+        "layer_norm_eps": NORM_EPS,
+    }
+
+
+def local_config(shape: LocalTransformerShape, **sizes: Unpack[NetworkSizes]) -> ModernBertConfig:
     """ModernBERT's form with the sizes of `shape`."""
     without: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))
     return ModernBertConfig(
-        vocab_size=vocabulary_size,
-        max_position_embeddings=max_length,
+        vocab_size=sizes["vocabulary_size"],
+        max_position_embeddings=sizes["max_length"],
+        pad_token_id=sizes["pad_token_id"],
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
@@ -101,7 +99,6 @@ def local_config(
         attention_dropout=shape.dropout,
         mlp_dropout=shape.dropout,
         initializer_range=shape.first_spread,
-        pad_token_id=pad_token_id,
         **without,
     )
 
@@ -117,26 +114,15 @@ def token_logits(network: MaskedLMNetwork, hidden_MD: Tensor) -> Tensor:
     return logits_MV
 
 
-DetectorNetwork = ElectraForPreTraining | ModernBertForTokenClassification
-Generator = ElectraForMaskedLM | ModernBertForMaskedLM
-NORM_EPS = 1e-5  # RoBERTa's, as in `masked_presets`
-
-
-def build_encoder(
-    shape: TransformerShape, *, vocabulary_size: int, max_length: int, pad_token_id: int | None
-) -> ElectraModel | ModernBertModel:
+def build_encoder(shape: TransformerShape, **sizes: Unpack[NetworkSizes]) -> ElectraModel | ModernBertModel:
     """A bidirectional encoder with weights from torch's global generator (the training engine seeds it)."""
-    sizes: NetworkSizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
     if isinstance(shape, LocalTransformerShape):
         return ModernBertModel(local_config(shape, **sizes))
     return ElectraModel(electra_config(shape, **sizes))
 
 
-def build_detector(
-    shape: TransformerShape, *, vocabulary_size: int, max_length: int, pad_token_id: int | None
-) -> DetectorNetwork:
+def build_detector(shape: TransformerShape, **sizes: Unpack[NetworkSizes]) -> DetectorNetwork:
     """An encoder with a logit of "replaced" for every token: `replaced_logits`."""
-    sizes: NetworkSizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
     if isinstance(shape, LocalTransformerShape):
         config = local_config(shape, **sizes)
         config.num_labels = 1
@@ -144,11 +130,8 @@ def build_detector(
     return ElectraForPreTraining(electra_config(shape, **sizes))
 
 
-def build_generator(
-    shape: TransformerShape, *, embedding_width: int, vocabulary_size: int, max_length: int, pad_token_id: int | None
-) -> Generator:
+def build_generator(shape: TransformerShape, *, embedding_width: int, **sizes: Unpack[NetworkSizes]) -> Generator:
     """A small masked language model."""
-    sizes: NetworkSizes = {"vocabulary_size": vocabulary_size, "max_length": max_length, "pad_token_id": pad_token_id}
     if isinstance(shape, LocalTransformerShape):
         return ModernBertForMaskedLM(local_config(shape, **sizes))
     return ElectraForMaskedLM(electra_config(shape, embedding_width=embedding_width, **sizes))
@@ -161,55 +144,31 @@ def replaced_logits(detector: DetectorNetwork, tokens_BT: Tensor, attention_mask
 
 
 def build_two_tower(
-    shape: TransformerShape,
-    *,
-    vocabulary_size: int,
-    max_length: int,
-    pad_token_id: int | None,
-    embedding_width: int | None = None,
+    shape: TransformerShape, *, embedding_width: int | None = None, **sizes: Unpack[NetworkSizes]
 ) -> TwoTowerForCloze:
     """Two towers of `shape` each."""
     return TwoTowerForCloze(
         TwoTowerConfig(
-            vocab_size=vocabulary_size,
+            vocab_size=sizes["vocabulary_size"],
+            max_position_embeddings=sizes["max_length"],
+            pad_token_id=sizes["pad_token_id"],
             embedding_size=embedding_width or shape.width,
             hidden_size=2 * shape.width,
             num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads,
             intermediate_size=shape.inner_width,
             dropout=shape.dropout,
-            max_position_embeddings=max_length,
             initializer_range=_spread(shape),
             layer_norm_eps=NORM_EPS,
-            pad_token_id=pad_token_id,
         )
     )
 
 
 def electra_config(
-    shape: TransformerShape,
-    *,
-    vocabulary_size: int,
-    max_length: int,
-    pad_token_id: int | None,
-    embedding_width: int | None = None,
+    shape: TransformerShape, *, embedding_width: int | None = None, **sizes: Unpack[NetworkSizes]
 ) -> ElectraConfig:
     """For `ElectraModel`, `ElectraForPreTraining` (the detector) and `ElectraForMaskedLM` (the generator)."""
-    return ElectraConfig(
-        vocab_size=vocabulary_size,
-        embedding_size=embedding_width or shape.width,
-        hidden_size=shape.width,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=shape.inner_width,
-        hidden_dropout_prob=shape.dropout,
-        attention_probs_dropout_prob=shape.dropout,
-        max_position_embeddings=max_length,
-        type_vocab_size=1,
-        initializer_range=_spread(shape),
-        layer_norm_eps=NORM_EPS,
-        pad_token_id=pad_token_id,
-    )
+    return ElectraConfig(embedding_size=embedding_width or shape.width, **_like_bert(shape, **sizes))
 
 
 def share_token_embeddings(main: PreTrainedModel, noise: PreTrainedModel) -> None:

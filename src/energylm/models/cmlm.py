@@ -37,13 +37,13 @@ STEEPNESS = 2.0  # of their preference: a position further away starts with e⁻
 class DistanceAttention(nn.Module):
     """Attention with a learned bias for each distance, −reach … reach, and head."""
 
-    def __init__(self, width: int, *, heads: int, reach: int) -> None:
+    def __init__(self, config: "ConditionalMaskedConfig") -> None:
         super().__init__()
-        self.heads, self.reach = heads, reach
+        width, self.heads, self.reach = config.hidden_size, config.num_attention_heads, config.reach
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
         self.output = nn.Linear(width, width)
-        self.bias = nn.Embedding(2 * reach + 1, heads)
+        self.bias = nn.Embedding(2 * self.reach + 1, self.heads)
 
     def keys_values(self, read_RSD: Tensor) -> tuple[Tensor, Tensor]:
         """(R, H, S, D/H) each."""
@@ -81,7 +81,7 @@ class DistanceAttention(nn.Module):
 class View:
     """Which positions ask, and how far everything is from them. The first axis has one row where all rows agree."""
 
-    places_RQ: Tensor | None  # None: every position asks
+    positions_RQ: Tensor | None  # None: every position asks
     target_distance_RQT: Tensor
     target_real_RT: Tensor
     source_distance_RQS: Tensor
@@ -92,11 +92,11 @@ class View:
         """All of `target` positions ask; the memory has `source` positions, the first of which is the length's."""
         device = lengths_R.device
         target_T, source_S = torch.arange(target, device=device), torch.arange(source, device=device)
-        # The place in the source that lies on the diagonal, whatever the padding of either side.
+        # The position in the source that lies on the diagonal, whatever the padding of either side.
         ratio_R1 = (source_lengths_R / lengths_R)[:, None]
         diagonal_RT = ((target_T + 0.5) * ratio_R1 - 0.5).round().long()
         return cls(
-            places_RQ=None,
+            positions_RQ=None,
             target_distance_RQT=(target_T[:, None] - target_T)[None],
             target_real_RT=target_T < lengths_R[:, None],
             source_distance_RQS=diagonal_RT[..., None] - (source_S - 1),
@@ -109,18 +109,19 @@ class View:
         most = int(count_R.max())
         if most == chosen_RT.shape[1]:
             return self, chosen_RT
-        places_RQ = (~chosen_RT).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]  # chosen first, in their order
-        return self._only(places_RQ), torch.arange(most, device=chosen_RT.device) < count_R[:, None]
+        chosen_first_RT = (~chosen_RT).to(torch.uint8).argsort(dim=1, stable=True)  # in their order
+        positions_RQ = chosen_first_RT[:, :most]
+        return self._only(positions_RQ), torch.arange(most, device=chosen_RT.device) < count_R[:, None]
 
-    def _only(self, places_RQ: Tensor) -> "View":
+    def _only(self, positions_RQ: Tensor) -> "View":
         """The same with other positions that ask."""
 
         def picked(distance: Tensor) -> Tensor:
-            rows = distance.expand(len(places_RQ), -1, -1)
-            return rows.gather(1, places_RQ[..., None].expand(-1, -1, distance.shape[-1]))
+            rows = distance.expand(len(positions_RQ), -1, -1)
+            return rows.gather(1, positions_RQ[..., None].expand(-1, -1, distance.shape[-1]))
 
         return View(
-            places_RQ,
+            positions_RQ,
             picked(self.target_distance_RQT),
             self.target_real_RT,
             picked(self.source_distance_RQS),
@@ -128,9 +129,9 @@ class View:
         )
 
     def at_queries(self, states_RTD: Tensor) -> Tensor:
-        if self.places_RQ is None:
+        if self.positions_RQ is None:
             return states_RTD
-        return states_RTD.gather(1, self.places_RQ[..., None].expand(-1, -1, states_RTD.shape[-1]))
+        return states_RTD.gather(1, self.positions_RQ[..., None].expand(-1, -1, states_RTD.shape[-1]))
 
 
 class ConditionalMaskedConfig(PreTrainedConfig):
@@ -177,10 +178,7 @@ class FeedForward(nn.Sequential):
 class EncoderBlock(nn.Module):
     def __init__(self, config: ConditionalMaskedConfig) -> None:
         super().__init__()
-        self.norm, self.attention = (
-            nn.LayerNorm(config.hidden_size),
-            DistanceAttention(config.hidden_size, heads=config.num_attention_heads, reach=config.reach),
-        )
+        self.norm, self.attention = nn.LayerNorm(config.hidden_size), DistanceAttention(config)
         self.feedforward = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -195,30 +193,24 @@ class EncoderBlock(nn.Module):
 class DecoderBlock(nn.Module):
     def __init__(self, config: ConditionalMaskedConfig) -> None:
         super().__init__()
-        self.norm, self.attention = (
-            nn.LayerNorm(config.hidden_size),
-            DistanceAttention(config.hidden_size, heads=config.num_attention_heads, reach=config.reach),
-        )
-        self.source_norm, self.source_attention = (
-            nn.LayerNorm(config.hidden_size),
-            DistanceAttention(config.hidden_size, heads=config.num_attention_heads, reach=config.reach),
-        )
+        self.norm, self.attention = nn.LayerNorm(config.hidden_size), DistanceAttention(config)
+        self.source_norm, self.source_attention = nn.LayerNorm(config.hidden_size), DistanceAttention(config)
         self.feedforward = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, states_RTD: Tensor, view: View, source: tuple[Tensor, Tensor]) -> Tensor:
         """States of the positions that `view` asks for; `source` are keys and values of the memory, row by row."""
         read_RTD = self.norm(states_RTD)
-        asked_RQD, normed_RQD = view.at_queries(states_RTD), view.at_queries(read_RTD)
+        query_RQD, normed_RQD = view.at_queries(states_RTD), view.at_queries(read_RTD)
         mixed_RQD = self.attention(
             normed_RQD, self.attention.keys_values(read_RTD), view.target_distance_RQT, view.target_real_RT
         )
-        asked_RQD = asked_RQD + self.dropout(mixed_RQD)
+        query_RQD = query_RQD + self.dropout(mixed_RQD)
         mixed_RQD = self.source_attention(
-            self.source_norm(asked_RQD), source, view.source_distance_RQS, view.source_real_RS
+            self.source_norm(query_RQD), source, view.source_distance_RQS, view.source_real_RS
         )
-        asked_RQD = asked_RQD + self.dropout(mixed_RQD)
-        written_RQD: Tensor = asked_RQD + self.feedforward(asked_RQD)
+        query_RQD = query_RQD + self.dropout(mixed_RQD)
+        written_RQD: Tensor = query_RQD + self.feedforward(query_RQD)
         return written_RQD
 
 
@@ -251,8 +243,8 @@ class ConditionalMaskedLM(PreTrainedModel):
         """Read right-padded sources."""
         first_B1D = self.length_state.expand(len(source_BS), 1, -1)
         states_BSD = self.dropout(torch.cat([first_B1D, self._embedded(source_BS)], dim=1))
-        places_S = torch.arange(states_BSD.shape[1], device=source_BS.device)
-        distance_1SS, real_BS = (places_S[:, None] - places_S)[None], places_S <= lengths_B[:, None]
+        positions_S = torch.arange(states_BSD.shape[1], device=source_BS.device)
+        distance_1SS, real_BS = (positions_S[:, None] - positions_S)[None], positions_S <= lengths_B[:, None]
         for block in self.encoder:
             states_BSD = block(states_BSD, distance_1SS, real_BS)
         return SourceStates(self.encoder_norm(states_BSD), lengths_B)

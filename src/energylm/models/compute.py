@@ -215,11 +215,11 @@ class Network:
 
     def widened(self, parameters: int) -> "Network":
         """The same network at the width that gives it about so many parameters (a BALM)."""
-        ratio, found = self.inner_width / self.width, self
-        while found.parameters < parameters:
-            width = found.width + self.heads
-            found = replace(found, width=width, inner_width=round(ratio * width))
-        return found
+        ratio, wider = self.inner_width / self.width, self
+        while wider.parameters < parameters:
+            width = wider.width + self.heads
+            wider = replace(wider, width=width, inner_width=round(ratio * width))
+        return wider
 
     def token_flops(self, length: int) -> float:
         """Of a forward pass, output layer left out."""

@@ -94,9 +94,9 @@ class Universe:
 
 
 def _number(tokens_BT: Tensor, vocabulary: int) -> Tensor:
-    """(B,) the place of a sequence among all of its length, in lexicographic order."""
-    place_T = vocabulary ** torch.arange(tokens_BT.shape[1] - 1, -1, -1, device=tokens_BT.device)
-    return (tokens_BT * place_T).sum(1)
+    """(B,) the index of a sequence among all of its length, in lexicographic order."""
+    power_T = vocabulary ** torch.arange(tokens_BT.shape[1] - 1, -1, -1, device=tokens_BT.device)
+    return (tokens_BT * power_T).sum(1)
 
 
 ENUMERATED = 20_000  # sequences of one length that are held at once

@@ -105,11 +105,7 @@ class GatedConvolutionLM(PreTrainedModel):
         x_BTD = self.embed(input_ids)
         for block in self.blocks:
             x_BTD, _ = block(x_BTD, self.nothing_before(x_BTD), mask_BT1)
-        logits = self.logits(x_BTD[:, -logits_to_keep:])
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-        return CausalLMOutput(loss=loss, logits=logits)  # type: ignore[arg-type]  # transformers says FloatTensor
+        return causal_output(self.logits(x_BTD[:, -logits_to_keep:]), labels)
 
     def embed(self, input_ids: Tensor) -> Tensor:
         x_BTD: Tensor = self.widen(self.dropout(self.embedding(input_ids)))
@@ -128,6 +124,14 @@ class GatedConvolutionLM(PreTrainedModel):
             # A gated unit halves the spread of its input, hence 4 (Gehring et al. 2017); L residual branches add up.
             std = math.sqrt(4 / (module.in_features * self.config.num_hidden_layers))
             initialization.normal_(module.weight, std=std)
+
+
+def causal_output(logits_BTV: Tensor, labels_BT: Tensor | None) -> CausalLMOutput:
+    """Logits, and the mean loss of `labels` (shifted here, −100 left out) where they are given."""
+    loss = None
+    if labels_BT is not None:
+        loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), labels_BT[:, 1:].flatten(), ignore_index=-100)
+    return CausalLMOutput(loss=loss, logits=logits_BTV)  # type: ignore[arg-type]  # transformers says FloatTensor
 
 
 def register() -> None:

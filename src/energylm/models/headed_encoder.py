@@ -35,6 +35,7 @@ from transformers import (
 from transformers.modeling_outputs import QuestionAnsweringModelOutput, SequenceClassifierOutput
 
 from energylm.models import two_tower
+from energylm.models.contexts import takes
 
 HEAD_SPREAD = 0.02  # BERT's, of a head's first weights
 
@@ -80,12 +81,11 @@ class HeadedEncoder(PreTrainedModel):
 
     def states(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Tensor:
         """(B, T, D) last states of right-padded inputs; token types reach encoders that tell two apart."""
-        known = inspect.signature(self.encoder.forward).parameters
         options: dict[str, Any] = {"attention_mask": attention_mask}
-        if token_type_ids is not None and "token_type_ids" in known:
-            if getattr(self.encoder.config, "type_vocab_size", 0) > 1:
-                options["token_type_ids"] = token_type_ids
-        if "use_cache" in known:
+        tells_types = takes(self.encoder, "token_type_ids") and getattr(self.encoder.config, "type_vocab_size", 0) > 1
+        if token_type_ids is not None and tells_types:
+            options["token_type_ids"] = token_type_ids
+        if takes(self.encoder, "use_cache"):
             options["use_cache"] = False
         states_BTD: Tensor = self.encoder(input_ids=input_ids, **options).last_hidden_state
         return states_BTD

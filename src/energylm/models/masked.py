@@ -80,8 +80,8 @@ class MaskedNetwork:
         for rows, longest in batches:
             chosen = hidden_RS[rows, :longest]
             sources = None if source_R is None else source_R.to(rows.device)[rows]
-            found = self._logits_at(framed_RS[rows, :longest], framed_lengths_R[rows], chosen, source_R=sources)
-            logits_NV[slots_RS[rows, :longest][chosen]] = found
+            logits_MV = self._logits_at(framed_RS[rows, :longest], framed_lengths_R[rows], chosen, source_R=sources)
+            logits_NV[slots_RS[rows, :longest][chosen]] = logits_MV
         return logits_NV
 
     def _logits_at(self, tokens_RS: Tensor, lengths_R: Tensor, hidden_RS: Tensor, *, source_R: Tensor | None) -> Tensor:
@@ -99,8 +99,8 @@ class MaskedNetwork:
             return tokens_RT, lengths_R
         before = tokens_RT.new_tensor(self.prefix).expand(len(tokens_RT), -1)
         framed_RS = torch.nn.functional.pad(torch.cat([before, tokens_RT], dim=1), (0, len(self.suffix)))
-        for place, token in enumerate(self.suffix):
-            framed_RS.scatter_(1, (len(self.prefix) + lengths_R + place)[:, None], token)
+        for offset, token in enumerate(self.suffix):
+            framed_RS.scatter_(1, (len(self.prefix) + lengths_R + offset)[:, None], token)
         return framed_RS, lengths_R + len(self.prefix) + len(self.suffix)
 
     def _readable(self, tokens_RT: Tensor, lengths_R: Tensor) -> tuple[Tensor, Tensor]:

@@ -52,20 +52,20 @@ class PrefixTree:
         paths = []
         for sequence in sequences:
             node, path = 0, []
-            for place, token in enumerate(sequence):
+            for index, token in enumerate(sequence):
                 edge = edges.setdefault((node, token), len(edges))
                 path.append(edge)
-                if place + 1 == len(sequence):
+                if index + 1 == len(sequence):
                     break  # nothing is asked after the last token, so it need not be read
                 if edge not in below:
                     below[edge] = len(tokens)
                     tokens.append(token)
                     parents.append(node)
-                    depths.append(place + 1)
+                    depths.append(index + 1)
                 node = below[edge]
             paths.append(path)
-        asked = np.array(list(edges), dtype=np.int64).reshape(-1, 2)
-        return cls(np.array(tokens), np.array(parents), np.array(depths), asked[:, 0], asked[:, 1], paths)
+        edge_node_E, edge_token_E = np.array(list(edges), dtype=np.int64).reshape(-1, 2).T
+        return cls(np.array(tokens), np.array(parents), np.array(depths), edge_node_E, edge_token_E, paths)
 
     @property
     def nodes(self) -> int:
@@ -168,7 +168,7 @@ def tree_log_probs(
     pieces = [piece for number, sequences in enumerate(lists) for piece in _pieces(model, number, sequences, budget)]
     sizes = torch.tensor([tree.nodes for *_, tree in pieces], dtype=torch.int64)
     for chosen, _ in length_batches(sizes, tokens_at_once=budget):
-        together = [pieces[place] for place in chosen.tolist()]
+        together = [pieces[index] for index in chosen.tolist()]
         for (number, members, tree), edges_E in zip(
             together, _read(model, [tree for *_, tree in together]), strict=True
         ):
@@ -186,15 +186,15 @@ def _pieces(
     read = [sequence[::-1] if model.direction == RIGHT_TO_LEFT else sequence for sequence in sequences]
     ordered = cast("list[list[int]]", read)  # all lists or all tuples: both compare token by token
     waiting = [sorted(range(len(read)), key=lambda member: ordered[member])]  # neighbours share the longest prefixes
-    found = []
+    trees = []
     while waiting:
         members = waiting.pop()
         tree = PrefixTree.of([read[member] for member in members], start_token_id=model.start_token_id)
         if tree.nodes > budget and len(members) > 1:
             waiting += [members[: len(members) // 2], members[len(members) // 2 :]]
         elif members:
-            found.append((number, members, tree))
-    return found
+            trees.append((number, members, tree))
+    return trees
 
 
 def _read(model: CausalLanguageModel, trees: Sequence[PrefixTree]) -> list[Tensor]:
@@ -211,13 +211,13 @@ def _read(model: CausalLanguageModel, trees: Sequence[PrefixTree]) -> list[Tenso
             prefix_tree=batch,
         ).logits
     total_BN = log_totals(logits_BNV, dtype=model.result_dtype)
-    found = []
+    log_probs = []
     for row, tree in enumerate(trees):
         node_E, token_E = (
             torch.from_numpy(part).to(logits_BNV.device) for part in (tree.edge_node_E, tree.edge_token_E)
         )
-        found.append(logits_BNV[row, node_E, token_E].to(model.result_dtype) - total_BN[row, node_E])
-    return found
+        log_probs.append(logits_BNV[row, node_E, token_E].to(model.result_dtype) - total_BN[row, node_E])
+    return log_probs
 
 
 @torch.no_grad()

@@ -9,20 +9,19 @@ that constant, and the networks' own normalisers cancel in it. Only φ learns, b
 
 Use it     as the auto-regressive twin of a residual energy with as many parameters: it differs from the joint model
            with a causal energy in nothing but local normalisation and the way it is trained.
-Relations  `decoders.ProductDecoder` samples from it; `training.language_model_task` trains it like any other language model.
+Relations  `decoders` samples from it; `training.language_model_task` trains it like any other language model.
 """
 
-import inspect
 from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from energylm.errors import VocabularyMismatch
 from energylm.models import gated_convolution
+from energylm.models.contexts import positions, takes
 from energylm.numerics.categorical import widened
 
 
@@ -60,7 +59,7 @@ class RalmLM(PreTrainedModel):
             raise VocabularyMismatch(
                 f"the base knows {sizes[0]:,} tokens but the residual {sizes[1]:,}; a product needs one vocabulary"
             )
-        lengths = [getattr(n.config.get_text_config(), "max_position_embeddings", None) for n in (base, residual)]
+        lengths = [positions(network) for network in (base, residual)]
         config = RalmConfig(
             base=base.config.to_dict(),
             residual=residual.config.to_dict(),
@@ -93,11 +92,7 @@ class RalmLM(PreTrainedModel):
         options = {"attention_mask": attention_mask, "position_ids": position_ids, "logits_to_keep": logits_to_keep}
         with torch.no_grad():
             base = _logits(self.base, input_ids, options)
-        logits = base + _logits(self.residual, input_ids, options)
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-        return CausalLMOutput(loss=loss, logits=logits)  # type: ignore[arg-type]  # transformers says FloatTensor
+        return gated_convolution.causal_output(base + _logits(self.residual, input_ids, options), labels)
 
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing: both networks initialise themselves."""
@@ -120,8 +115,7 @@ def _network(config: dict[str, Any] | None) -> PreTrainedModel:
 
 
 def _logits(network: PreTrainedModel, input_ids: Tensor, options: dict[str, Any]) -> Tensor:
-    known = inspect.signature(network.forward).parameters
     options = {"use_cache": False} | {name: value for name, value in options.items() if value is not None}
-    chosen = {name: value for name, value in options.items() if name in known}
+    chosen = {name: value for name, value in options.items() if takes(network, name)}
     logits = widened(network(input_ids=input_ids, **chosen).logits)
     return logits[:, -options["logits_to_keep"] :] if options.get("logits_to_keep") else logits

@@ -121,8 +121,8 @@ def enumerate_paths(run: Callable[[Choices], Outcome]) -> list[tuple[float, Outc
     >>> enumerate_paths(lambda choices: bool(choices.accept(torch.tensor([0.25]).log())))
     [(0.75, False), (0.25, True)]
     """
-    (found,) = _walk(lambda choices: [run(choices)], [DecisionTree()], one_tree_a_row=False)
-    return [(path.probability, outcome) for path, outcome in found]
+    (walked,) = _walk(lambda choices: [run(choices)], [DecisionTree()], one_tree_a_row=False)
+    return [(path.probability, outcome) for path, outcome in walked]
 
 
 def enumerate_rows(run: Callable[[Choices], Sequence[Outcome]], *, rows: int) -> list[list[tuple[float, Outcome]]]:
@@ -133,10 +133,10 @@ def enumerate_rows(run: Callable[[Choices], Sequence[Outcome]], *, rows: int) ->
     and must be offered the same probabilities and reach the same outcome as before, whatever the others do.
     """
     trees = [DecisionTree() for _ in range(rows)]
-    found = _walk(run, trees, one_tree_a_row=True)
+    walked = _walk(run, trees, one_tree_a_row=True)
     pick = random.Random(0)
     for _ in range(INDEPENDENCE_RUNS if rows > 1 else 0):
-        picked = [pick.choice(paths) for paths in found]
+        picked = [pick.choice(paths) for paths in walked]
         for tree, (path, _) in zip(trees, picked, strict=True):
             tree.path = path.copy()
         outcomes = run(EnumeratedChoices(trees, one_tree_a_row=True))
@@ -144,22 +144,22 @@ def enumerate_rows(run: Callable[[Choices], Sequence[Outcome]], *, rows: int) ->
             tree.end_run()
             if len(tree.path.taken) != len(path.taken) or outcome != expected:
                 raise AssertionError(f"row {row} came to {outcome} instead of {expected} {WHEN_REPEATED}")
-    return [[(path.probability, outcome) for path, outcome in paths] for paths in found]
+    return [[(path.probability, outcome) for path, outcome in paths] for paths in walked]
 
 
 def _walk(
     run: Callable[[Choices], Sequence[Outcome]], trees: list[DecisionTree], *, one_tree_a_row: bool
 ) -> list[list[tuple[Path, Outcome]]]:
-    found: list[list[tuple[Path, Outcome]]] = [[] for _ in trees]
+    walked: list[list[tuple[Path, Outcome]]] = [[] for _ in trees]
     for _ in range(MAX_PATHS):
         outcomes = run(EnumeratedChoices(trees, one_tree_a_row=one_tree_a_row))
-        for tree, outcome, paths in zip(trees, outcomes, found, strict=True):
+        for tree, outcome, paths in zip(trees, outcomes, walked, strict=True):
             tree.end_run()
             if not tree.finished:
                 paths.append((tree.path.copy(), outcome))
             tree.advance()
         if all(tree.finished for tree in trees):
-            return found
+            return walked
     raise ValueError(f"more than {MAX_PATHS:,} paths; use a smaller language, or a single step of the sampler")
 
 

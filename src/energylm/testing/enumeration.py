@@ -19,8 +19,8 @@ def enumerate_sequences(vocabulary_size: int, length: int, *, eos_token_id: int 
         raise ValueError(f"needs vocabulary_size ≥ 1 and length ≥ 0, came {vocabulary_size} and {length}")
     if vocabulary_size**length > MAX_SEQUENCES:
         raise ValueError(f"{vocabulary_size}^{length} sequences are too many to enumerate (limit {MAX_SEQUENCES:,})")
-    place_T = vocabulary_size ** torch.arange(length - 1, -1, -1)
-    sequences_NT = torch.arange(vocabulary_size**length)[:, None] // place_T % vocabulary_size
+    power_T = vocabulary_size ** torch.arange(length - 1, -1, -1)
+    sequences_NT = torch.arange(vocabulary_size**length)[:, None] // power_T % vocabulary_size
     if eos_token_id is None:
         return sequences_NT
     if not 0 <= eos_token_id < vocabulary_size:
@@ -45,12 +45,12 @@ def index_of(sequences_NT: Tensor, universe_ST: Tensor) -> Tensor:
         raise ValueError("index_of needs non-negative tokens whose base-V numbers fit 63 bits; use a smaller universe")
     codes_S, order_S = _codes(universe_ST, base).sort()
     codes_N = _codes(sequences_NT, base)
-    place_N = torch.searchsorted(codes_S, codes_N).clamp(max=len(codes_S) - 1)
-    missing_N = codes_S[place_N] != codes_N
+    index_N = torch.searchsorted(codes_S, codes_N).clamp(max=len(codes_S) - 1)
+    missing_N = codes_S[index_N] != codes_N
     if missing_N.any():
         row = sequences_NT[missing_N][0].tolist()
         raise ValueError(f"{int(missing_N.sum())} of {len(codes_N)} sequences are outside the universe, e.g. {row}")
-    return order_S[place_N]
+    return order_S[index_N]
 
 
 def history_index(tokens_BT: Tensor, lengths_B: Tensor, vocabulary_size: int) -> Tensor:

@@ -60,8 +60,8 @@ class TabularMaskedModel:
         read_RT = tokens_RT.masked_fill(hidden_RT | (columns >= lengths_R[:, None]), self.mask_token_id)
         missing = self.length - tokens_RT.shape[1]
         read_RT = torch.nn.functional.pad(read_RT, (0, missing), value=self.mask_token_id)
-        place_T = (self._vocabulary_size + 1) ** torch.arange(self.length - 1, -1, -1)
-        code_R = (read_RT * place_T).sum(1)
+        power_T = (self._vocabulary_size + 1) ** torch.arange(self.length - 1, -1, -1)
+        code_R = (read_RT * power_T).sum(1)
         rows_N, positions_N = hidden_RT.nonzero(as_tuple=True)
         source_N = torch.zeros_like(rows_N) if source_R is None else source_R[rows_N]
         return self.table[source_N, positions_N, code_R[rows_N]]

@@ -33,8 +33,8 @@ def exact_transition_matrix(states_ST: Tensor, kernel: Kernel, *, rows_at_once: 
     matrix_SS = torch.zeros(states, states, dtype=torch.float64)
     for start in range(0, states, rows_at_once or states):
         rows = range(start, min(states, start + (rows_at_once or states)))
-        found = enumerate_rows(_runner(kernel, states_ST, rows), rows=len(rows))
-        for row, paths in zip(rows, found, strict=True):
+        paths_of_rows = enumerate_rows(_runner(kernel, states_ST, rows), rows=len(rows))
+        for row, paths in zip(rows, paths_of_rows, strict=True):
             for probability, column in paths:
                 matrix_SS[row, column] += probability
     return matrix_SS
