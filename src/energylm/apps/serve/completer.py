@@ -102,10 +102,6 @@ class CompletionTask:
         return isinstance(self.prompts[0], tuple)
 
     @property
-    def is_untruncated(self) -> bool:
-        return self.temperature == 1 and self.top_p == 1 and self.top_k is None
-
-    @property
     def truncation(self) -> Truncation:
         if self.temperature == 0:
             return Truncation(top_k=1)

@@ -235,7 +235,7 @@ class ProposalChooser:
             return
         if self.lm is None:
             raise _biased("this server has no language model to correct the upstream's proposals towards")
-        if self._told == RAW and not task.is_untruncated:
+        if self._told == RAW and not task.truncation.is_identity:
             raise _biased(
                 "the upstream tells log-probabilities before temperature and truncation, the proposal's own only at "
                 "temperature 1 without top_p and top_k; ask so, or start with --upstream-logprobs processed if it does"

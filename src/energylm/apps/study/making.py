@@ -331,12 +331,14 @@ class CompletionsWorker:
             samples = self._joint.sample_batch(contexts, options, seed=self._stream, first_context=block.first)
             texts = [sample.text for sample in samples]
         else:
-            how: dict[str, Any] = {
-                "truncation": self._model.truncation,
-                "seed": self._stream,
-                "first_context": block.first,
-            }
-            drawn = self._lm.sample(contexts, max_new_tokens=self._new_tokens, stop_at_eos=False, **how)
+            drawn = self._lm.sample(
+                contexts,
+                max_new_tokens=self._new_tokens,
+                stop_at_eos=False,
+                seed=self._stream,
+                first_context=block.first,
+                **self._model.truncation.model_dump(),
+            )
             texts = [copies[0] for copies in drawn.texts]
         progress.advance(len(texts))
         return texts
