@@ -78,8 +78,8 @@ def models_folder() -> Path:
 
 
 def absolute_place(path_or_name: str | Path) -> str:
-    """The same for a process that runs elsewhere: a whole path, or a name of the hub."""
-    location = locate(path_or_name)
+    """The same for a process that runs elsewhere: a whole path, a name of the hub, or an energy's KIND:TEXT."""
+    location = locate_energy(path_or_name)
     return str(location.absolute()) if isinstance(location, Path) else location
 
 

@@ -26,7 +26,7 @@ from energylm.bundles.energy_binding import Passage
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import load_encoder, load_network, save_model
 from energylm.bundles.text_codec import TextReader
-from energylm.bundles.text_energy import Energy, Judges, ScoreEnergy
+from energylm.bundles.text_energy import Energy, Judges, ScoreEnergy, saved_facts
 from energylm.config.models import CUT_LEFT
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import ConfigError, ModelError
@@ -126,9 +126,7 @@ class NetworkEnergy(ScoreEnergy):
 
     @classmethod
     def from_folder(cls, folder: Path, manifest: Mapping[str, Any], *, device: Device = None) -> Self:
-        """`facts` are the arguments of the constructor."""
-        arguments = {name: value for name, value in manifest.items() if name not in ("kind", "provenance", "weights")}
-        return cls(cls.load_network(folder, device), load_tokenizer(folder), **arguments)
+        return cls(cls.load_network(folder, device), load_tokenizer(folder), **saved_facts(manifest))
 
 
 class ClassifierEnergy(NetworkEnergy):

@@ -52,6 +52,9 @@ class FunctionEnergy(ScoreEnergy):
     def scores(self, texts: list[str]) -> Tensor:
         return self._sign * torch.as_tensor(self._function(texts), dtype=torch.float64)
 
+    def save_pretrained(self, folder: str | Path) -> None:
+        raise ModelError(f"{self.name} is a function, which cannot be saved; build it again where it is needed")
+
 
 class ScorerEnergy(ScoreEnergy):
     kind = "scorer"
@@ -113,13 +116,8 @@ class PatternEnergy(ScoreEnergy):
         is_match_B = torch.tensor([self._pattern.search(text) is not None for text in texts])
         return torch.where(is_match_B == (self._must == "match"), 0.0, -math.inf)
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        facts = {"pattern": self._pattern.pattern, "must": self._must, "judges": self.judges}
-        save_model(folder, kind=self.kind, facts=facts, provenance={})
-
-    @classmethod
-    def from_folder(cls, folder: Path, manifest: Mapping[str, Any], *, device: Device = None) -> Self:
-        return cls(manifest["pattern"], must=manifest["must"], judges=manifest["judges"])
+    def facts(self) -> dict[str, Any]:
+        return {"pattern": self._pattern.pattern, "must": self._must, "judges": self.judges}
 
 
 class LengthEnergy(ScoreEnergy):
@@ -149,10 +147,5 @@ class LengthEnergy(ScoreEnergy):
         highest = math.inf if self._maximum is None else self._maximum
         return torch.tensor([0.0 if self._minimum <= length <= highest else -math.inf for length in lengths])
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        facts = {"minimum": self._minimum, "maximum": self._maximum, "unit": self._unit, "judges": self.judges}
-        save_model(folder, kind=self.kind, facts=facts, provenance={})
-
-    @classmethod
-    def from_folder(cls, folder: Path, manifest: Mapping[str, Any], *, device: Device = None) -> Self:
-        return cls(manifest["minimum"], manifest["maximum"], unit=manifest["unit"], judges=manifest["judges"])
+    def facts(self) -> dict[str, Any]:
+        return {"minimum": self._minimum, "maximum": self._maximum, "unit": self._unit, "judges": self.judges}

@@ -263,8 +263,20 @@ class ScoreEnergy(Energy):
         return passage.completion if self.judges == "completion" else passage.prompt + passage.completion
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest holds of every score."""
+        """The arguments of the constructor, as the manifest holds them."""
         return {"name": self.name, "beta": self.beta, "judges": self.judges}
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        save_model(folder, kind=self.kind, facts=self.facts(), provenance={})
+
+    @classmethod
+    def from_folder(cls, folder: Path, manifest: Mapping[str, Any], *, device: Device = None) -> Self:
+        return cls(**saved_facts(manifest))
+
+
+def saved_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """`facts` again."""
+    return {name: value for name, value in manifest.items() if name not in ("kind", "provenance", "weights")}
 
 
 class WeightedSum(Energy):

@@ -4,8 +4,11 @@ import json
 
 import pytest
 
-from energylm import EnergyModel, LanguageModel, ResidualModel
+from energylm import Energy, EnergyModel, LanguageModel, ResidualModel
 from energylm.bundles.model_folder import weights_sha256
+from energylm.errors import ConfigError
+from energylm.jobs.job import Job
+from energylm.verbs import Perplexity
 from energylm.verbs.joint.generate import Generate
 
 
@@ -67,3 +70,29 @@ def test_a_plan_loads_no_model(config, monkeypatch):
     monkeypatch.setattr(LanguageModel, "from_pretrained", None)
     assert "would draw 8 candidates of 3 tokens" in config().check()
     assert "would draw 2 completions of 4 next tokens" in config(method="next-token").check()
+
+
+def test_scores_that_have_a_name_or_a_file(config, model_folder, tmp_path):
+    """What `--energy` takes is what `Energy.load` takes, at `--beta`; forbidden candidates are counted, never kept."""
+    (tmp_path / "wanted.yaml").write_text(f"parts:\n  - energy: scorer:{model_folder}\n  - energy: pattern:[aeiou]\n")
+    wanted = str(tmp_path / "wanted.yaml")
+    first, second = config(energy=wanted, beta=4.0).run().results
+    lm = LanguageModel.from_pretrained(model_folder)
+    direct = ResidualModel(lm, Energy.load(wanted, beta=4.0)).sample_batch(["The clerk", "A sailor"], config().sampling)
+    assert [first.result.text, second.result.text] == [sample.text for sample in direct]
+    assert any(letter in first.result.text for letter in "aeiou") and "forbidden, kept: " in first.facts()
+    assert "inf" in json.loads(json.dumps(first.to_json()))["result"]["pools"][0]["energy"]
+    plain = config(energy=f"scorer:{model_folder}", beta=0.0).run().results[0].result
+    assert plain.ess == pytest.approx(8)  # β = 0 is the language model
+    assert "choose by pattern:x" in config(energy="pattern:x").check()
+    with pytest.raises(ConfigError, match="no kind of energy 'patern'; did you mean 'pattern'"):
+        config(energy="patern:x").check()
+
+
+def test_perplexity_under_a_named_score(model_folder, corpus_folder, tmp_path):
+    """Every text satisfies the constraint, so the joint model is the language model; runs are kept by its name."""
+    sizes = {"length": 16, "prefix_tokens": 12, "contexts": 2, "n": 4, "split": "valid"}
+    verb = Perplexity(language_model=str(model_folder), source=str(corpus_folder), energy="length:0-", **sizes)
+    result = verb.run(Job(output=tmp_path / "run"))
+    assert result.joint.lower == pytest.approx(result.joint.base.value, rel=1e-5)
+    assert verb.run(Job(output=tmp_path / "run")).joint.lower == result.joint.lower

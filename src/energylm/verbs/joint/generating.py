@@ -33,11 +33,13 @@ class Continuation(Record):
         result = self.result
         if isinstance(result, JointSample):
             energies, kept = result.energies, result.pools[-1].kept
+            allowed = energies[energies.isfinite()]
+            forbidden = f", {len(energies) - len(allowed):,} forbidden" if len(allowed) < len(energies) else ""
             chosen = ", ".join(f"{float(energies[number]):.3f}" for number in kept)
             return (
                 f"{len(energies):,} candidates worth {result.ess:.1f} independent ones, largest weight "
-                f"{result.largest_share:.1%}; energies {float(energies.min()):.3f} to {float(energies.max()):.3f}, "
-                f"kept: {chosen}"
+                f"{result.largest_share:.1%}; energies {float(allowed.min()):.3f} to {float(allowed.max()):.3f}"
+                f"{forbidden}, kept: {chosen}"
             )
         tables = [result] if isinstance(result, NextTokenTable) else result.tables
         return (

@@ -46,7 +46,9 @@ class Perplexity(Verb):
     )
     source: Annotated[str, Positional("FILE|CORPUS")] = Field(description="A corpus folder, or a text or JSONL file.")
     energy: str | None = Field(
-        None, description="An energy folder (`energylm energy train`); none measures the language models only."
+        None,
+        description="An energy folder (`energylm energy train`), a score as KIND:TEXT, or a YAML file of several; none "
+        "measures the language models only.",
     )
     split: Literal["train", "valid", "test"] = Field("test", description="Split of a corpus folder.")
     field: str = Field("text", description="JSONL field that holds the text.")
@@ -98,10 +100,12 @@ class Perplexity(Verb):
         return SourceWindows(self.source, self.length, self.contexts, self.seed, self.split, self.field, self.documents)
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
-        from energylm.bundles.known_models import locate
+        from energylm.bundles.known_models import locate, locate_energy
 
-        for model in filter(None, (self.language_model, self.energy, self.ralm, self.balm)):
+        for model in filter(None, (self.language_model, self.ralm, self.balm)):
             locate(model)
+        if self.energy is not None:
+            locate_energy(self.energy)
         joint = f", the joint model with {self.energy} from {self.n:,} samples a window" if self.energy else ""
         return (
             f"would measure {self.language_model}{joint} on tokens {self.prefix_tokens + 1} to {self.length} of "
