@@ -6,7 +6,8 @@ Relations  `verbs.verb.Verb.cost` of each verb counts; `energylm plan` turns qua
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from energylm.errors import ConfigError, DataError
 from energylm.files import read_json
 from energylm.models.compute import Network, Work, reading, resident_bytes, updating
 
-FAMILIES = ("training", "drawing", "reading")  # kinds of work with factors of their own
+FAMILIES = ("training", "drawing", "reading", "stepping", "searching")  # kinds of work with factors of their own
 MEASURES = ("flops", "bytes", "operations")
 PROCESS_BYTES = 5e8  # torch, transformers and Python themselves
+SETTINGS_TYPES = ("energylm_lstm_seq2seq", "energylm_conditional_masked")  # networks of ours that read a source
 ENCODER_TYPES = ("bert", "roberta", "modernbert", "electra", "distilbert")  # transformers' names
 TOKENS_AT_ONCE = 4096  # of an energy that reads many texts: about what the engine puts into one pass
 
@@ -41,7 +43,15 @@ class GeneratedTexts:
     length: int
 
 
-Product = CorpusSize | Network | GeneratedTexts | None
+@dataclass(frozen=True)
+class NetworkSettings:
+    """A network of another form than `Network` knows, by its settings: what will stand in its `config.json`."""
+
+    values: Mapping[str, Any]
+    task: str = ""  # what it was trained for, where it has one
+
+
+Product = CorpusSize | Network | GeneratedTexts | NetworkSettings | None
 
 
 @dataclass
@@ -94,6 +104,18 @@ class Surroundings:
                 f"the sizes of model {name!r} are not known here; fetch it first, or give a folder that holds it"
             ) from None
 
+    def settings(self, name: str) -> NetworkSettings | None:
+        """Of a step or a folder that holds a network of one of `SETTINGS_TYPES`; None of any other."""
+        product = self.products.get(name)
+        if product is not None:
+            return product if isinstance(product, NetworkSettings) else None
+        folder = Path(name) / "model" if (Path(name) / "model").is_dir() else Path(name)
+        values = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+        if values.get("model_type") not in SETTINGS_TYPES:
+            return None
+        plain = {key: value for key, value in values.items() if not isinstance(value, dict | list)}
+        return NetworkSettings(plain, read_json(folder / "energylm.json").get("task", ""))
+
     def corpus(self, name: str) -> CorpusSize:
         product = self.products.get(name)
         if isinstance(product, CorpusSize):
@@ -127,6 +149,23 @@ def bytes_per_token(vocabulary_size: int) -> float:
 def passes_over(tokens: float) -> float:
     """Micro-batches in which so many tokens are read."""
     return max(1.0, tokens / TOKENS_AT_ONCE)
+
+
+def text_tokens(text: str, network: Network) -> float:
+    """About how many a text has for a network of this vocabulary."""
+    return max(1.0, len(text.encode()) / bytes_per_token(network.vocabulary_size))
+
+
+def count_texts(
+    counted: "Counted", network: Network, lengths: Iterable[float], around: "Surroundings", *, predicts: bool = False
+) -> None:
+    """Sequences of so many tokens, each read once; where the network `predicts`, with the output layer at each."""
+    work = Work()
+    for length, rows in Counter(map(round, lengths)).items():
+        tokens = rows * length
+        predicted = tokens if predicts else 0
+        work += reading(network, rows=rows, length=length, predicted=predicted, passes=tokens / TOKENS_AT_ONCE)
+    counted.add("reading", work * (1 / around.world))
 
 
 def count_training(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,9 @@ from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Section, Text
 from energylm.tables import Cell, Table
 from energylm.verbs.verb import Verb
+
+if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
 
 RESULT = "finetune.json"  # in the output folder
 NAMES = {
@@ -255,6 +258,11 @@ class Finetune(Verb):
         from energylm.verbs.cloze.finetuning import finetune
 
         return finetune(self, job.folder)
+
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.cloze.costs import count_finetuning
+
+        return count_finetuning(self, around)
 
     def remarks(self, result: FinetuneResult) -> list[str]:
         return [f"{result.summary()}; {result.report}"]

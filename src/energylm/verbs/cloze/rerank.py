@@ -10,6 +10,7 @@ from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.cloze.rerank_report import RerankResult
 
 MODEL = "a model folder, a GGUF file, a known model or a hub name"
@@ -171,6 +172,11 @@ class Rerank(Verb, ScorerConfig):
         if self.best not in (None, STDIN):
             write_text(self.best, result.best_lines)
         return result
+
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.cloze.costs import count_rerank
+
+        return count_rerank(self, around)
 
     def shown(self, result: "RerankResult") -> str:
         if self.best == STDIN or not result.sets:  # without references the choice is all there is

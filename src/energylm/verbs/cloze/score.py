@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -30,6 +30,9 @@ from energylm.progress import Progress, progress
 from energylm.records import Record
 from energylm.registry import SCORERS
 from energylm.verbs.verb import Positional, Verb
+
+if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
 
 TEXTS_AT_ONCE = 256  # sorted by length and scored together; results appear while the rest is still being read
 ScoringModel = Annotated[
@@ -132,6 +135,11 @@ class Score(Verb, ScorerConfig):
             raise DataError(f"{self.source} holds no text; give a file with one text a line")
         nats_per_token = math.fsum(parts) / sum(score.tokens for score in scores)
         return ScoreResult(convention, self.normalise, nats_per_token, seconds, scores)
+
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.cloze.costs import count_score
+
+        return count_score(self, around)
 
     def _blocks(self) -> "Iterator[TextBlock]":
         texts = numbered_texts(existing(self.source), field=self.field)

@@ -14,6 +14,7 @@ from energylm.registry import DETECTORS
 from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.detect.calibrating import CalibrationResult
     from energylm.verbs.detect.evaluating import DetectorEvaluation
     from energylm.verbs.detect.judging import Detections
@@ -104,6 +105,11 @@ class TrainDetector(Verb):
 
         return train_detector(self, job.folder)
 
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.verbs.detect.costs import count_detector_training
+
+        return count_detector_training(self, around)
+
     def shown(self, result: "DetectorRun") -> str:
         return f"{result.model}: {result.summary()}\n"
 
@@ -149,6 +155,11 @@ class CalibrateDetector(Verb):
         from energylm.verbs.detect.calibrating import calibrate
 
         return calibrate(self, output=job.output)
+
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.detect.costs import count_calibration
+
+        return count_calibration(self, around)
 
     def shown(self, result: "CalibrationResult") -> str:
         return f"{result.folder}: {result.summary()}\n\n{super().shown(result)}"
@@ -211,6 +222,11 @@ class EvaluateDetector(Verb):
 
         return evaluate(self, output=job.output)
 
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.detect.costs import count_evaluation
+
+        return count_evaluation(self, around)
+
 
 class RunDetector(Verb):
     """Human, machine, or an abstention with its reason: a JSON line a text, with the scores of its blocks.
@@ -272,6 +288,11 @@ class RunDetector(Verb):
         from energylm.verbs.detect.judging import judge
 
         return judge(self, job)
+
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.detect.costs import count_detections
+
+        return count_detections(self, around)
 
     def shown(self, result: "Detections") -> str:
         from energylm.verbs.detect.judging import json_lines, rich_table

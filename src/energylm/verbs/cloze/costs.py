@@ -1,0 +1,149 @@
+"""The work of scoring texts, of reranking lists and of fine-tuning, counted for `energylm plan`.
+
+Lengths of texts come from their bytes. A masked language model reads a text once for each of its tokens; a causal one
+reads what the hypotheses of a list share once. Where the texts or the sizes of a network are not here, None: not
+counted. Heads of fine-tuned encoders are left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from energylm.bundles.known_models import model_of_run
+from energylm.config.cloze import SPANS, STDIN
+from energylm.data.text_files import read_texts
+from energylm.errors import DataError
+from energylm.files import read_json
+from energylm.jobs.costs import TOKENS_AT_ONCE, Counted, Surroundings, count_texts, count_training, text_tokens
+from energylm.models.compute import Network, Work, reading, resident_bytes
+from energylm.registry import SCORERS
+
+if TYPE_CHECKING:
+    from energylm.data.nbest import NBest
+    from energylm.verbs.cloze.finetune import Finetune
+    from energylm.verbs.cloze.rerank import Rerank
+    from energylm.verbs.cloze.score import Score
+
+CAUSAL, MASKED, ELECTRIC = "language-model", "masked-lm", "electric"
+FRAME = 2  # special tokens around a text
+
+
+def count_score(verb: "Score", around: Surroundings) -> Counted | None:
+    if verb.source == STDIN or not Path(verb.source).is_file() or SCORERS.named(verb.model):
+        return None
+    counted = Counted()
+    _score(counted, verb.model, [[text] for text in read_texts(Path(verb.source), field=verb.field)], around)
+    return counted
+
+
+def count_rerank(verb: "Rerank", around: Surroundings) -> Counted | None:
+    from energylm.verbs.cloze.reranking import read_files
+
+    named = {name for each in verb.all_sets for name in (each.lists, each.dev) if name is not None}
+    if not all(Path(name).is_file() for name in named) or any(SCORERS.named(each.model) for each in verb.all_scorers):
+        return None
+    counted, files = Counted(), read_files(verb)
+    for scorer in verb.all_scorers:
+        for lists in files.values():
+            _score(counted, scorer.model, [_texts(of_list) for of_list in lists], around)
+    return counted
+
+
+def count_finetuning(verb: "Finetune", around: Surroundings) -> Counted | None:
+    from energylm.verbs.cloze.finetune_data import data_files
+
+    try:
+        files = data_files(verb)
+    except DataError:
+        return None
+    if not all(path.is_file() for part in files for path in part):
+        return None
+    network = around.network(verb.init)
+    train, judged = (_inputs(verb, part, network) for part in files)
+    train, judged = train[: verb.train_examples], judged[: verb.evaluation_examples]
+    training = verb.training_on(len(train), seed=verb.training.seed)
+    counted = count_training(
+        network,
+        training,
+        around,
+        rows=1,
+        length=fmean(train),
+        predicted=0.0,
+        validated=verb.validation_share * len(train),
+    )
+    count_texts(counted, network, judged, around)
+    counted.quantities = {name: verb.seeds * amount for name, amount in counted.quantities.items()}
+    counted.disk_bytes *= verb.seeds
+    counted.product = network
+    return counted
+
+
+def _inputs(verb: "Finetune", files: Sequence[Path], network: Network) -> list[float]:
+    """The tokens of each input: a sentence or a pair, or a window on a context with its question."""
+    from energylm.data.sentence_tasks import read_examples
+    from energylm.data.squad import read_squad
+
+    most = verb.max_tokens or verb.about.tokens
+    if verb.about.kind != SPANS:
+        lengths = []
+        for example in read_examples(verb.task, files):
+            texts = [text for text in (example.first, example.second) if text is not None]
+            lengths.append(min(float(most), 1 + sum(text_tokens(text, network) + 1 for text in texts)))
+        return lengths
+    windows: list[float] = []
+    for question in (question for file in files for question in read_squad(file)):
+        asked = min(verb.spans.question_tokens, text_tokens(question.question, network)) + 3
+        left = text_tokens(question.context, network)
+        while left > most - asked and most - asked > verb.spans.stride:
+            windows.append(float(most))
+            left -= verb.spans.stride
+        windows.append(min(float(most), asked + left))
+    return windows
+
+
+def _score(counted: Counted, model: str, lists: Iterable[Sequence[str]], around: Surroundings) -> None:
+    """What one scorer does with lists of texts."""
+    network = around.network(str(model_of_run(model)) if model not in around.products else model)
+    kind, predicts = _kind(model, network), True
+    if kind == CAUSAL:
+        lengths = [_shared_tokens(texts, network) for texts in lists]
+    else:
+        lengths = [FRAME + text_tokens(text, network) for texts in lists for text in texts]
+        predicts = kind != ELECTRIC
+    if kind != MASKED:
+        count_texts(counted, network, lengths, around, predicts=predicts)
+    else:
+        work = Work()
+        for length in lengths:
+            hidden = length - FRAME
+            passes = hidden * length / TOKENS_AT_ONCE
+            work += reading(network, rows=hidden, length=length, predicted=hidden, passes=passes)
+            if not network.gated:  # after its attention, BERT's last layer goes on with the hidden tokens only
+                after_attention = 2 * (network.width**2 + 2 * network.width * network.inner_width)
+                work += Work(flops=-hidden * (length - 1) * after_attention)
+        counted.add("reading", work * (1 / around.world))
+    room = resident_bytes(network, tokens=TOKENS_AT_ONCE, length=max(lengths, default=1), predicted=256, learns=False)
+    counted.memory_bytes = max(counted.memory_bytes, Counted().memory_bytes + room)
+
+
+def _shared_tokens(texts: Sequence[str], network: Network) -> float:
+    """Of the tree of prefixes of a list's texts: a word after the same words counts once."""
+    words = [text.split() for text in texts]
+    prefixes = {tuple(of_text[:end]) for of_text in words for end in range(1, len(of_text) + 1)}
+    return text_tokens(" ".join(prefix[-1] for prefix in prefixes), network)
+
+
+def _texts(of_list: "NBest") -> list[str]:
+    return [hypothesis.text for hypothesis in of_list.hypotheses if hypothesis.text.strip()]
+
+
+def _kind(model: str, network: Network) -> str:
+    """Which kind of scorer a model is: by the step that makes it, which its path in the store names, or its folder."""
+    made = [part.removeprefix("pretrain-") for part in Path(model).parts if part.startswith("pretrain-")]
+    if made:
+        return MASKED if made[0] == "mlm" else made[0]
+    manifest = model_of_run(model) / "energylm.json"
+    if manifest.is_file():
+        return str(read_json(manifest)["kind"])
+    return CAUSAL if network.kind in ("causal", "convolution") else MASKED

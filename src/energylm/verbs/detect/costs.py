@@ -1,0 +1,132 @@
+"""The work of training, calibrating, judging and running detectors, counted for `energylm plan`.
+
+Lengths of texts come from their bytes; a text is read in its blocks. Where the texts are not here, None: not counted
+(of training, which takes blocks and not texts, only what is held out is then taken at its most).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from energylm.bundles.known_models import model_of_run
+from energylm.config.texts import BlockConfig, DetectionSources
+from energylm.data.detection import HUMAN, MACHINE, read_detection, read_unlabelled
+from energylm.files import read_json
+from energylm.jobs.costs import (
+    TOKENS_AT_ONCE,
+    Counted,
+    Surroundings,
+    count_texts,
+    count_training,
+    passes_over,
+    text_tokens,
+)
+from energylm.models.compute import Network, reading, resident_bytes
+from energylm.registry import DETECTORS
+
+if TYPE_CHECKING:
+    from energylm.verbs.detect.detect import CalibrateDetector, EvaluateDetector, RunDetector, TrainDetector
+
+SPECIAL = 2  # tokens around a block
+
+
+def count_detector_training(verb: "TrainDetector", around: Surroundings) -> Counted:
+    network = around.network(verb.init)
+    if verb.init not in around.products:  # an encoder that is cut; an energy stays as it is
+        network = replace(network, layers=max(1, ceil(verb.depth * network.layers)))
+    length, pair = verb.text_blocks.tokens + SPECIAL, 2
+    texts = _lengths(verb.data, network)
+    parts = {
+        "valid": (verb.validation_fraction, verb.validation_texts),
+        "calibration": (verb.calibration_fraction, verb.calibration_texts),
+    }
+    held_out: dict[str, list[float]] = {}
+    for part, (share, most) in parts.items():
+        held_out[part] = []
+        for lengths in texts or [[float(verb.text_blocks.tokens)] * ceil((most or 0) / share)] * pair:
+            count = min(round(share * len(lengths)), most or len(lengths))
+            held_out[part] += _evenly(lengths, count)
+    two_blocks = verb.text_blocks.tokens + verb.text_blocks.stride
+    validated = _blocks([min(tokens, two_blocks) for tokens in held_out["valid"]], verb.text_blocks)
+    counted = count_training(
+        network, verb.training, around, rows=pair, length=length, predicted=0.0, validated=len(validated)
+    )
+    if texts is None:
+        counted.notes.append("its texts are not here; what is held out is counted at its most")
+    rows = pair * verb.probe_pairs
+    counted.add("reading", reading(network, rows=rows, length=length, passes=passes_over(rows * length)))
+    count_texts(counted, network, _blocks(held_out["calibration"], verb.text_blocks), around)
+    counted.product = network
+    return counted
+
+
+def count_calibration(verb: "CalibrateDetector", around: Surroundings) -> Counted | None:
+    network, blocks = _detector(verb.detector, around)
+    texts = _lengths(verb.data, network)
+    if texts is None:
+        return None
+    counted = _read(network, (min(tokens, verb.max_tokens or tokens) for of in texts for tokens in of), blocks, around)
+    counted.product = network
+    return counted
+
+
+def count_evaluation(verb: "EvaluateDetector", around: Surroundings) -> Counted | None:
+    network, blocks = _detector(verb.detector, around)
+    texts = _lengths(verb.data, network)
+    if texts is None:
+        return None
+    lengths = [tokens for of in texts for tokens in of]
+    for of in texts:  # the curve by length
+        few = _evenly(of, verb.lengths_texts)
+        lengths += [float(length) for length in verb.lengths for tokens in few if tokens >= length]
+    return _read(network, lengths, blocks, around)
+
+
+def count_detections(verb: "RunDetector", around: Surroundings) -> Counted | None:
+    files = [Path(path).expanduser() for path in verb.files]
+    if DETECTORS.named(verb.detector) or not all(path.exists() for path in files):
+        return None
+    network, blocks = _detector(verb.detector, around)
+    read = read_unlabelled(files, form=verb.text_format, field=verb.field).texts if files else []
+    lengths = [text_tokens(text, network) for text in (*verb.text, *(text for _, text in read))]
+    return _read(network, (min(tokens, verb.max_tokens or tokens) for tokens in lengths), blocks, around)
+
+
+def _detector(name: str, around: Surroundings) -> tuple[Network, BlockConfig]:
+    """Its network, and how it reads texts: as its folder says, or as detectors usually do."""
+    if name in around.products:
+        return around.network(name), BlockConfig()
+    folder = model_of_run(name)
+    manifest = read_json(folder / "energylm.json") if (folder / "energylm.json").is_file() else {}
+    return around.network(str(folder)), BlockConfig.checked(manifest.get("detector", {}).get("blocks", {}))
+
+
+def _lengths(sources: DetectionSources, network: Network) -> list[list[float]] | None:
+    """Tokens of the human texts and of the machine texts; None where their files are not here."""
+    if not all(Path(path).expanduser().exists() for path in (*sources.human, *sources.machine, *sources.pairs)):
+        return None
+    data = read_detection(sources)
+    return [[text_tokens(text.text, network) for text in data.of(label)] for label in (HUMAN, MACHINE)]
+
+
+def _evenly(lengths: Sequence[float], count: int) -> list[float]:
+    return [lengths[index * len(lengths) // count] for index in range(min(count, len(lengths)))]
+
+
+def _blocks(lengths: Iterable[float], blocks: BlockConfig) -> list[float]:
+    """The lengths of all blocks of texts of such lengths."""
+    pieces: list[float] = []
+    for tokens in lengths:
+        count = 1 + ceil(max(tokens - blocks.tokens, 0) / blocks.stride)
+        pieces += [min(tokens, blocks.tokens) + SPECIAL] * count
+    return pieces
+
+
+def _read(network: Network, lengths: Iterable[float], blocks: BlockConfig, around: Surroundings) -> Counted:
+    counted = Counted()
+    count_texts(counted, network, _blocks(lengths, blocks), around)
+    length = blocks.tokens + SPECIAL
+    counted.memory_bytes += resident_bytes(network, tokens=TOKENS_AT_ONCE, length=length, predicted=0, learns=False)
+    return counted

@@ -1,0 +1,102 @@
+"""Counted work of scoring, reranking and fine-tuning against what torch counts while it is done, on tiny networks."""
+
+import json
+
+import pytest
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from energylm.data.tokenizer import load_tokenizer
+from energylm.jobs import costs
+from energylm.jobs.costs import Surroundings
+from energylm.jobs.job import Job
+from energylm.models.compute import Network
+from energylm.verbs import Finetune, Rerank, Score
+
+TEXTS = [f"the clerk counts {number} boats and the old miller sells seven lamps near the bridge" for number in range(9)]
+AROUND = Surroundings({}, {"networks": {}})
+
+
+@pytest.fixture
+def tokens_are_known(monkeypatch):
+    """Bytes of a token as they are in these texts: tiny vocabularies are no English."""
+
+    def of(folder):
+        encoder = load_tokenizer(folder).backend_tokenizer
+        tokens = sum(len(encoder.encode(text, add_special_tokens=False).ids) for text in TEXTS)
+        ratio = sum(len(text.encode()) for text in TEXTS) / tokens
+        monkeypatch.setattr(costs, "bytes_per_token", lambda vocabulary_size: ratio)
+
+    return of
+
+
+def counted_by_torch(verb, job):
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # it does not know the CPU's own
+        verb.run(job)
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("kind", ["causal", "masked", "electric"])
+def test_scoring(kind, model_folder, masked_folder, electric_folder, tokens_are_known, tmp_path):
+    folder = {"causal": model_folder, "masked": masked_folder, "electric": electric_folder}[kind]
+    tokens_are_known(folder)
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    verb = Score(model=str(folder), source=str(tmp_path / "texts.txt"))
+    torchs, counted = counted_by_torch(verb, Job()), verb.cost(AROUND)
+    assert counted.flops == pytest.approx(torchs, rel=0.15)
+    once = Score(model=str(folder), source=str(tmp_path / "texts.txt")).model_copy(update={"source": "-"})
+    assert once.cost(AROUND) is None  # standard input is not there before
+
+
+def test_a_masked_model_reads_a_text_for_each_token(masked_folder, model_folder, tmp_path):
+    """Teeth: the same sizes, read as a model that needs one pass, are far from it."""
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    network = AROUND.network(str(masked_folder))
+    around = Surroundings({"x/pretrain-mlm/model": network, "x/pretrain-electric/model": network}, AROUND.facts)
+    masked, electric = (
+        Score(model=f"x/pretrain-{kind}/model", source=str(tmp_path / "texts.txt")).cost(around).flops
+        for kind in ("mlm", "electric")
+    )
+    assert masked > 10 * electric
+
+
+def test_reranking_reads_shared_prefixes_once(model_folder, tokens_are_known, tmp_path):
+    tokens_are_known(model_folder)
+    lists = {
+        f"u{number}": {
+            f"hyp_{rank}": {"text": f"{text} and {what}", "score": -rank}
+            for rank, what in enumerate(("boats", "maps", "a letter"), start=1)
+        }
+        for number, text in enumerate(TEXTS)
+    }
+    (tmp_path / "lists.json").write_text(json.dumps(lists))
+    verb = Rerank(model=str(model_folder), files=(str(tmp_path / "lists.json"),), weight=(0.5,))
+    torchs, counted = counted_by_torch(verb, Job()), verb.cost(AROUND)
+    assert counted.flops == pytest.approx(torchs, rel=0.2)
+    apart = [len(hypothesis["text"].encode()) for of in lists.values() for hypothesis in of.values()]
+    naive = Network.token_flops(AROUND.network(str(model_folder)), 30) * sum(apart) / costs.bytes_per_token(300)
+    assert naive > 1.3 * torchs  # teeth: every hypothesis by itself
+    missing = verb.model_copy(update={"files": ("none.json",)})
+    assert missing.cost(AROUND) is None
+
+
+def test_finetuning(bert_folder, tokens_are_known, tmp_path):
+    tokens_are_known(bert_folder)
+    rows = [f"{text}\t{index % 2}" for index, text in enumerate(TEXTS * 4)]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    verb = Finetune.checked(
+        {
+            "task": "sst2",
+            "data": str(tmp_path),
+            "init": str(bert_folder),
+            "seeds": 2,
+            "epochs": 2,
+            "training": {"threads": 1, "global_batch": 6},
+        }
+    )
+    torchs, counted = counted_by_torch(verb, Job(output=tmp_path / "run")), verb.cost(AROUND)
+    assert counted.flops == pytest.approx(torchs, rel=0.1)
+    one_seed = verb.model_copy(update={"seeds": 1}).cost(AROUND)
+    assert one_seed.flops == pytest.approx(counted.flops / 2)  # teeth: seeds that were forgotten
+    assert verb.model_copy(update={"data": str(tmp_path / "none")}).cost(AROUND) is None
