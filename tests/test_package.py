@@ -117,3 +117,59 @@ def test_no_two_public_classes_share_a_name(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.py").write_text("class Twin:\n    pass\n")
     assert public_classes(tmp_path) == {"Twin": ["a.py", "b.py"]}
+
+
+MOST_FILES, LONGEST_FILE, SHORTEST_FILE, MOST_SINGLE_IMPORTERS = 340, 450, 30, 60
+
+
+def lengths(package: Path) -> dict[str, int]:
+    """Lines of each module, `__init__` and `__main__` apart."""
+    files = [file for file in package.rglob("*.py") if not file.name.startswith("__")]
+    return {str(file.relative_to(package)): len(file.read_text(encoding="utf-8").splitlines()) for file in files}
+
+
+def single_importers(package: Path) -> dict[str, str]:
+    """Modules that exactly one other module of the package imports, with that one. `testing` is for users."""
+    files = {".".join(file.relative_to(package).with_suffix("").parts): file for file in package.rglob("*.py")}
+    importers: dict[str, set[str]] = {module: set() for module in files}
+    for module, file in files.items():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("energylm"):
+                source = node.module.removeprefix("energylm").removeprefix(".")
+                names = [source, *(f"{source}.{alias.name}".removeprefix(".") for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name.removeprefix("energylm.") for alias in node.names]
+            else:
+                continue
+            for name in set(names) & importers.keys() - {module}:
+                importers[name].add(module)
+    users_own = {"testing", "__init__", "__main__"}
+    ours = {
+        name: who for name, who in importers.items() if users_own.isdisjoint({name.split(".")[0], name.split(".")[-1]})
+    }
+    return {name: next(iter(who)) for name, who in ours.items() if len(who) == 1}
+
+
+def test_files_are_as_long_as_their_subject():
+    """Few files, none too long for a sitting, none that belongs inside its only importer."""
+    sizes = lengths(ROOT / "src" / "energylm")
+    assert len(list((ROOT / "src").rglob("*.py"))) <= MOST_FILES
+    assert {name: size for name, size in sizes.items() if not SHORTEST_FILE <= size <= LONGEST_FILE} == {}
+    alone = single_importers(ROOT / "src" / "energylm")
+    assert len(alone) <= MOST_SINGLE_IMPORTERS, f"{len(alone)} modules have one importer: {alone}"
+
+
+def test_importers_are_counted(tmp_path):
+    """Teeth: one importer is told from two and from none, whichever way it imports."""
+    modules = {
+        "a": "from energylm.b import x\nfrom energylm import c",
+        "b": "import energylm.c",
+        "c": "def f():\n    from energylm.d import y",
+        "d": "",
+        "testing/e": "from energylm.f import z",
+        "f": "",
+    }
+    (tmp_path / "testing").mkdir()
+    for name, code in modules.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    assert single_importers(tmp_path) == {"b": "a", "d": "c", "f": "testing.e"}

@@ -5,7 +5,7 @@ import random
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from energylm.data.cutting import WORD_PATTERNS, cut_exactly, cuts_are_exact
+from energylm.data.encoding import WORD_PATTERNS, cut_exactly, cuts_are_exact
 
 TEXT = "It's 1,234 apples...\nDON'T  stop\n\nno \r\n\tend  of it — 漢字 かな 5 x"
 

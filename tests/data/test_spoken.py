@@ -2,8 +2,7 @@
 
 import pytest
 
-from energylm.data.sources import open_sources
-from energylm.data.spoken import as_spoken, spoken_sentences
+from energylm.data.sources import as_spoken, open_sources, spoken_sentences
 from energylm.verbs import BuildCorpus
 from energylm.verbs.corpus.build import plan_corpus
 

@@ -39,7 +39,7 @@ from energylm.bundles.model_folder import (
 )
 from energylm.config.cloze import FIRST, MEAN, REGRESSION, TASKS, Pooling, SpanConfig, TaskName, TextStyle
 from energylm.data.examples import EncodedTexts, PairEncoder, padded
-from energylm.data.spoken import spoken_words
+from energylm.data.sources import spoken_words
 from energylm.data.squad import Question, SpanWindow, SpanWindows, span_windows
 from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.pooled import attends_causally

@@ -5,13 +5,20 @@
     jsonl     a named field of each record     parquet  a string column, read batch by batch
 
 Folders are walked in the order of names, whatever the disk says. Readers yield documents lazily; what cannot be read is
-an error that names file, place and cure.
+an error that names file, position and cure.
 
-Relations  `dataset_sources` reads what comes as a data set; `spoken` turns any source into a recogniser's words.
+Any source can be turned into a recogniser's words (`style: spoken`, for language models that rerank n-best lists):
+upper-case words, letters and apostrophes only, one sentence a document. What could be read aloud in several ways is
+left out with its sentence: numbers, currencies, formulas. Titles are spelled out (Mr. → MISTER), accents dropped,
+WikiText's detached clitics joined again. Sentences end at . ! ? before a capital letter, and at blank lines; an initial
+(J. Smith) ends none.
+
+Relations  `dataset_sources` reads what comes as a data set.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from pathlib import Path
@@ -19,10 +26,70 @@ from pathlib import Path
 from energylm.config.texts import SourceSettings
 from energylm.data.dataset_sources import HuggingFaceDataset, StateOfTheUnion, is_saved_dataset
 from energylm.data.document import Document, Fingerprint, Source, guarded
-from energylm.data.spoken import Spoken
 from energylm.data.text_files import decoded_blocks, decoded_lines, json_records, nearest_field, text_field
 from energylm.errors import DataError
 from energylm.files import sha256_of_file
+
+_TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR", "ST": "SAINT"}  # LibriSpeech's spellings
+_NO_END = "".join(rf"(?<!\b{word}\.)" for word in (*(title.capitalize() for title in _TITLES), "[A-Z]"))
+_BOUNDARY = re.compile(rf"""(?<=[.!?]){_NO_END}["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z])|\n\s*\n""")
+_UNSPEAKABLE = re.compile(r"[0-9=<>|#%&$£€+]")
+_CLITIC = re.compile(r"\s+'(?=(?:S|T|D|M|RE|VE|LL)\b)")
+_WORD = re.compile(r"[A-Z]+(?:'[A-Z]+)*")
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A source whose documents are the sentences of another's."""
+
+    source: Source
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def origin(self) -> str:
+        return self.source.origin
+
+    @property
+    def licence(self) -> str:
+        return self.source.licence
+
+    @property
+    def text_bytes(self) -> int | None:
+        return self.source.text_bytes
+
+    def fingerprint(self) -> Fingerprint:
+        return self.source.fingerprint()
+
+    def documents(self) -> Iterator[Document]:
+        for document in self.source.documents():
+            for number, sentence in enumerate(spoken_sentences(document.pieces), start=1):
+                yield Document(f"{document.name}, sentence {number}", (sentence,))
+
+
+def spoken_sentences(pieces: Iterable[str]) -> Iterator[str]:
+    """The sentences of a text that comes in pieces, cut anywhere."""
+    rest = ""
+    for piece in pieces:
+        *whole, rest = _BOUNDARY.split(rest + piece)
+        yield from filter(None, map(as_spoken, whole))
+    if last := as_spoken(rest):
+        yield last
+
+
+def as_spoken(sentence: str) -> str:
+    """The words of a sentence; nothing where it cannot be read aloud as it stands."""
+    return "" if _UNSPEAKABLE.search(sentence) else spoken_words(sentence)
+
+
+def spoken_words(sentence: str) -> str:
+    """The words of a sentence, whatever else stands in it."""
+    decomposed = unicodedata.normalize("NFKD", sentence.replace("’", "'"))
+    plain = "".join(character for character in decomposed if not unicodedata.combining(character)).upper()
+    return " ".join(_TITLES.get(word, word) for word in _WORD.findall(_CLITIC.sub("'", plain)))
+
 
 _ROWS_AT_ONCE = 256  # of Parquet
 _BUFFER_BYTES = 1 << 20

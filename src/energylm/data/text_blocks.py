@@ -72,8 +72,8 @@ class BlockReader:
     def encode(self, texts: Sequence[str]) -> list[EncodedText]:
         encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
         return [
-            EncodedText(np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2), text)
-            for one, text in zip(encodings, texts, strict=True)
+            EncodedText(np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2), text)
+            for encoding, text in zip(encodings, texts, strict=True)
         ]
 
     def pieces(self, text: EncodedText) -> list[NDArray[np.int32]]:

@@ -76,7 +76,7 @@ def test_batches_and_pieces_do_not_matter(config, lines, tmp_path, monkeypatch):
     whole = config.model_copy(update={"part_bytes": 1 << 20})
     build_corpus(whole, output=tmp_path / "a")
     monkeypatch.setattr("energylm.data.encoding.BATCH_BYTES", 1)
-    monkeypatch.setattr("energylm.data.cutting.cut_exactly.__kwdefaults__", {"piece_characters": 1})
+    monkeypatch.setattr("energylm.data.encoding.cut_exactly.__kwdefaults__", {"piece_characters": 1})
     build_corpus(whole, output=tmp_path / "b")
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 

@@ -19,10 +19,9 @@ from energylm.bundles.known_models import locate
 from energylm.config.base import Folders
 from energylm.config.texts import SourceSettings
 from energylm.data.corpus import Corpus
-from energylm.data.cutting import cut_exactly
 from energylm.data.document import SPLITS, Document, Source, Split, split_of
 from energylm.data.draft import DRAFT_FILE, Draft, PartWriter, finished_draft, read_draft, resume_draft
-from energylm.data.encoding import Encoder, PartReader, is_empty, split_of_document
+from energylm.data.encoding import Encoder, PartReader, cut_exactly, is_empty, split_of_document
 from energylm.data.manifest import (
     FORMAT_VERSION,
     MANIFEST_FILE,

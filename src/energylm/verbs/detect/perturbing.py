@@ -7,7 +7,10 @@ compared with itself, so what texts differ in cancels; errors are standard error
 that negatives had generated in training, the *middle* what was always real. Random texts stand beside the real ones:
 tokens drawn uniformly from the vocabulary, and the text's own tokens in random order.
 
-Relations  `numerics.perturbations` makes the copies; Bakhtin et al. 2019, §5.6 and fig. 2.
+    replaced    copy p of a text has a token at position p                                   T copies
+    swapped     copy p has positions p and p + 1 exchanged                               T − 1 copies
+
+Bakhtin et al. 2019, §5.6 and fig. 2.
 """
 
 import math
@@ -27,7 +30,6 @@ from energylm.contracts import SequenceEnergy
 from energylm.data.corpus import Corpus
 from energylm.data.vocabulary import commonest_name, commonest_word, writable_tokens
 from energylm.errors import ConfigError
-from energylm.numerics.perturbations import replaced_at_every_position, swapped_at_every_position
 from energylm.progress import progress
 from energylm.randomness import generator
 from energylm.records import LOCAL, Record
@@ -311,3 +313,19 @@ def _replacement(words: str, energy_B: Tensor, real_energy_B: Tensor, nll_B: Ten
 
 def _standard_error(values_B: Tensor) -> float:
     return float(values_B.double().std()) / math.sqrt(len(values_B))
+
+
+def replaced_at_every_position(tokens_BT: Tensor, token: int) -> Tensor:
+    """(B, T, T): copy p of each text has `token` at position p."""
+    here_TT = torch.eye(tokens_BT.shape[1], dtype=torch.bool, device=tokens_BT.device)
+    return torch.where(here_TT, token, tokens_BT[:, None, :])
+
+
+def swapped_at_every_position(tokens_BT: Tensor) -> Tensor:
+    """(B, T − 1, T): copy p of each text has the tokens of positions p and p + 1 exchanged."""
+    length = tokens_BT.shape[1]
+    left_P = torch.arange(length - 1, device=tokens_BT.device)
+    source_PT = torch.arange(length, device=tokens_BT.device).repeat(length - 1, 1)
+    source_PT[left_P, left_P] = left_P + 1
+    source_PT[left_P, left_P + 1] = left_P
+    return tokens_BT[:, source_PT]

@@ -2,7 +2,7 @@
 
 import torch
 
-from energylm.numerics.perturbations import replaced_at_every_position, swapped_at_every_position
+from energylm.verbs.detect.perturbing import replaced_at_every_position, swapped_at_every_position
 
 TOKENS = torch.tensor([[5, 6, 7], [8, 8, 9]])
 
@@ -27,14 +27,14 @@ def test_long_texts_equal_a_loop():
     for text, (replaced, swapped) in enumerate(
         zip(replaced_at_every_position(tokens_BT, 99), swapped_at_every_position(tokens_BT), strict=True)
     ):
-        for place in range(17):
+        for position in range(17):
             expected = tokens_BT[text].clone()
-            expected[place] = 99
-            assert torch.equal(replaced[place], expected)
-        for place in range(16):
+            expected[position] = 99
+            assert torch.equal(replaced[position], expected)
+        for position in range(16):
             expected = tokens_BT[text].tolist()
-            expected[place], expected[place + 1] = expected[place + 1], expected[place]
-            assert swapped[place].tolist() == expected
+            expected[position], expected[position + 1] = expected[position + 1], expected[position]
+            assert swapped[position].tolist() == expected
 
 
 def test_a_text_of_one_token_has_nothing_to_swap():
