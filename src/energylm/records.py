@@ -124,7 +124,10 @@ def _from_plain(value: Any, hint: Any) -> Any:
     if isinstance(hint, type) and hint.__module__ == "torch" and hint.__name__ == "Tensor":
         import torch
 
-        return torch.tensor(value, dtype=torch.float64 if any(isinstance(x, float) for x in _leaves(value)) else None)
+        numbers = _numbers(value)
+        return torch.tensor(
+            numbers, dtype=torch.float64 if any(isinstance(x, float) for x in _leaves(numbers)) else None
+        )
     return hint(value) if hint in (int, float, Path, str) and not isinstance(value, bool) else value
 
 
@@ -136,6 +139,17 @@ def _option(value: Any, options: list[Any]) -> Any:
             if {*names, *option.computed} == set(value):
                 return option
     return options[0]
+
+
+def _numbers(value: Any) -> Any:
+    """Nested lists in which "inf" and its like, which JSON cannot hold, are numbers again."""
+    return (
+        [_numbers(entry) for entry in value]
+        if isinstance(value, list)
+        else float(value)
+        if isinstance(value, str)
+        else value
+    )
 
 
 def _leaves(value: Any) -> list[Any]:

@@ -1,8 +1,8 @@
 """What a JointSample tells of its pool: KL with its error against enumeration, curves over β, tables, JSON.
 
 The language has 3 tokens; after a context of 1 there are 9 continuations of 2 tokens. 600 independent pools of 400 come
-from 600 copies of the context. That ±1.96 standard errors cover the exact KL in 95 % of them is judged with a false alarm
-of 1e-4, one-sided: below 95 % − 3.72 · √(0.95 · 0.05 / 600) = 91.7 % the errors are too small.
+from 600 copies of the context. That ±1.96 standard errors cover the exact KL in 95 % of them is judged with a false
+alarm of 1e-4, one-sided: below 95 % − 3.72 · √(0.95 · 0.05 / 600) = 91.7 % the errors are too small.
 """
 
 import json
@@ -105,6 +105,26 @@ def test_the_curve_over_beta_is_that_of_pools_drawn_with_each_beta():
     assert at_own_beta == pytest.approx([sample.kl for sample in samples[:5]])
     with pytest.raises(ConfigError, match="at β = 0 the energies say nothing"):
         pools(ResidualModel(LM, Weighed(0.0)))[0].reward_curve([1.0])
+
+
+@pytest.mark.parametrize("weights", ["paper", "corrected"])
+def test_another_beta_keeps_what_a_new_draw_at_that_beta_keeps(weights):
+    """Two routes, a forbidden continuation included: pools at β = 0.5 chosen from again at β = 4, and pools drawn at
+    β = 4. Teeth: the choice of β = 0.5 is not that of β = 4."""
+    options = {"n": 20, "truncation": Truncation(top_k=2), "weights": weights, "draws": 2}
+    forbidden = {(0, 0)}
+    drawn = pools(ResidualModel(LM, Weighed(0.5, forbidden)), **options)
+    again = pools(ResidualModel(LM, Weighed(4.0, forbidden)), **options)
+    turned = [sample.at_beta(4.0) for sample in drawn]
+    assert [sample.tokens for sample in turned] == [sample.tokens for sample in again]
+    assert [sample.texts for sample in turned] == [sample.texts for sample in again]
+    assert [sample.kl for sample in turned] == pytest.approx([sample.kl for sample in again])
+    assert all(sample.beta == 4.0 for sample in turned)
+    assert sum(old.tokens != new.tokens for old, new in zip(drawn, turned, strict=True)) > POOLS / 10
+    with pytest.raises(ConfigError, match="draw again"):
+        JOINT.sample(CONTEXT, n=10, max_new_tokens=1, chunks=2).at_beta(2.0)
+    with pytest.raises(DataError, match="draw it again"):
+        JointSample.from_json(drawn[0].to_json()).at_beta(4.0)
 
 
 def test_what_is_forbidden_is_neither_kept_nor_part_of_the_kl():

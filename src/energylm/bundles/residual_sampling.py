@@ -10,7 +10,7 @@ Relations  `samplers.resampling` holds the weights and the choice; `next_tokens`
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from energylm.bundles.batched_requests import RequestShape, groups
+from energylm.bundles.energy_binding import scaled
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.bundles.weighted_draws import WeightedDraws, ended_texts
 from energylm.config.sampling import JointSampling
@@ -78,6 +79,10 @@ def _unknown_texts(candidates: list[list[int]]) -> list[str]:
     raise DataError("a sample that was read from JSON knows its candidates by their tokens only; draw it again")
 
 
+def _unknown_choice(log_weight_N: Tensor) -> list[int]:
+    raise DataError("a sample that was read from JSON does not know its random numbers; draw it again")
+
+
 @dataclass(frozen=True, repr=False)
 class JointSample(Record):
     """Continuations of one context. What is asked of the candidates is answered for the last chunk."""
@@ -87,6 +92,9 @@ class JointSample(Record):
     pools: list[CandidatePool] = field(repr=False)  # one a chunk
     new_texts: Callable[[list[list[int]]], list[str]] = field(  # of candidates of the last chunk
         default=_unknown_texts, repr=False, metadata=LOCAL
+    )
+    choose: Callable[[Tensor], list[int]] = field(  # who is kept by such log-weights, of the last chunk
+        default=_unknown_choice, repr=False, metadata=LOCAL
     )
     beta: float | None = None  # the energy's own; None where it has none
     caution: str | None = field(default=None, repr=False)
@@ -141,9 +149,29 @@ class JointSample(Record):
     def reward_curve(self, betas: Sequence[float]) -> RewardCurve:
         """Mean score −E/β and KL of the tilted base over `betas`, from the candidates of the last chunk: what another
         β would give, without a new draw."""
+        return self.pools[-1].reward_curve(betas, beta=self._scale())
+
+    def at_beta(self, beta: float) -> "JointSample":
+        """What the same seed draws at another β, without a new draw: the candidates do not depend on β, the choice
+        among them does."""
+        if len(self.pools) > 1:
+            raise ConfigError(
+                "at another β the first chunk may end otherwise, and the next go on from that; draw again"
+            )
+        (pool,) = self.pools
+        energy_N = scaled(pool.energy, beta / self._scale())
+        is_allowed_N = pool.energy.isfinite()
+        log_weight_N = torch.where(is_allowed_N, pool.log_weight + pool.energy - energy_N, -math.inf)
+        kept = self.choose(log_weight_N)
+        tokens = [pool.candidate(number) for number in kept]
+        pools = [replace(pool, energy=energy_N, log_weight=log_weight_N, kept=kept)]
+        return replace(self, texts=self.new_texts(tokens), tokens=tokens, pools=pools, beta=beta)
+
+    def _scale(self) -> float:
+        """The β by which energies are scores."""
         if self.beta == 0:
             raise ConfigError("at β = 0 the energies say nothing of the scores; draw with another β")
-        return self.pools[-1].reward_curve(betas, beta=self.beta or 1.0)
+        return self.beta or 1.0
 
     @property
     def warning(self) -> str | None:
@@ -243,13 +271,15 @@ def sample_joint(
     return [
         _sample(
             texts,
-            context.last(options.context_tokens),
+            PoolRequest(context.last(options.context_tokens), options, seed, index),
             tokens,
             drawn,
             beta=beta,
             caution=caution(read, _ended(draws, drawn)),
         )
-        for context, tokens, drawn, read in zip(contexts, written, pools, longest, strict=True)
+        for index, (context, tokens, drawn, read) in enumerate(
+            zip(contexts, written, pools, longest, strict=True), start=first_context
+        )
     ]
 
 
@@ -273,9 +303,8 @@ def sample_requests(
         members = [requests[i] for i in group]
         for i, pool in zip(group, _pools(draws, members, eos_token_id=draws.lm.eos_token_id, bar=bar), strict=True):
             tokens = pool.candidate(pool.kept[0])
-            context = requests[i].context
-            against = caution(_longest(context, pool), _ended(draws, [pool]))
-            samples[i] = _sample(texts, context, tokens, [pool], beta=beta, caution=against)
+            against = caution(_longest(requests[i].context, pool), _ended(draws, [pool]))
+            samples[i] = _sample(texts, requests[i], tokens, [pool], beta=beta, caution=against)
     return [sample for sample in samples if sample is not None]
 
 
@@ -306,11 +335,11 @@ def _pools(
         proposal_BN[drawn] = piece.continuations.proposal_log_prob.cpu()
         energy_BN[drawn] = energy
     pools: list[CandidatePool | None] = [None] * len(requests)
-    for (n, kept, weights), rows in _alike(every).items():
+    for (n, _, weights), rows in _alike(every).items():
         log_weight_BN = importance_log_weights(
             energy_BN[rows, :n], log_prob_BN[rows, :n], proposal_BN[rows, :n], weights=weights
         )
-        kept_BK = resample(log_weight_BN, RowChoices(_choice_keys([requests[row] for row in rows])), draws=kept)
+        kept_BK = _kept(log_weight_BN, [requests[row] for row in rows])
         for row, log_weight_N, kept_K in zip(rows, log_weight_BN, kept_BK, strict=True):
             pools[row] = CandidatePool(
                 tokens=tokens_BNT[row, :n, : every[row].max_new_tokens],
@@ -319,7 +348,7 @@ def _pools(
                 proposal_log_prob=proposal_BN[row, :n],
                 energy=energy_BN[row, :n],
                 log_weight=log_weight_N,
-                kept=kept_K.tolist(),
+                kept=kept_K,
             )
     return [pool for pool in pools if pool is not None]
 
@@ -342,15 +371,18 @@ def _alike(every: Sequence[JointSampling]) -> dict[tuple[int, int, Weights], lis
     return alike
 
 
-def _choice_keys(requests: Sequence[PoolRequest]) -> Tensor:
+def _kept(log_weight_BN: Tensor, requests: Sequence[PoolRequest]) -> list[list[int]]:
+    """Which candidates of each request are kept, with the random numbers of its seed and index; all keep as many."""
     seed_B = seed_tensor([derive_seed(request.seed, "resampling") for request in requests])
     index_B = torch.tensor([request.index for request in requests])
-    return row_keys(seed_B, index_B, torch.zeros_like(index_B))
+    choices = RowChoices(row_keys(seed_B, index_B, torch.zeros_like(index_B)))
+    kept: list[list[int]] = resample(log_weight_BN, choices, draws=requests[0].options.draws).tolist()
+    return kept
 
 
 def _sample(
     texts: JointTexts,
-    context: Context,
+    request: PoolRequest,
     tokens: list[int],
     pools: list[CandidatePool],
     *,
@@ -360,12 +392,13 @@ def _sample(
     *_, last = pools
     earlier = tokens[: len(tokens) - len(last.candidate(last.kept[0]))]
     kept = [[*earlier, *last.candidate(number)] for number in last.kept]
-    before_last = context.extended(earlier)
+    before_last = request.context.extended(earlier)
     return JointSample(
-        texts=texts.new_texts(context, kept),
+        texts=texts.new_texts(request.context, kept),
         tokens=kept,
         pools=pools,
         new_texts=lambda candidates: texts.new_texts(before_last, candidates),
+        choose=lambda log_weight_N: _kept(log_weight_N[None], [request])[0],
         beta=beta,
         caution=caution,
     )
