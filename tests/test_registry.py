@@ -1,5 +1,6 @@
 """Registries: names without imports, parts of this package, of scripts and of other packages."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
@@ -61,3 +62,41 @@ def test_a_field_takes_names_of_a_registry_and_the_command_line_shows_them(parts
         Toy.checked({"part": "rot"})
     (option,) = options_of(Toy)
     assert option.choices == parts.names() and option.metavar == "root|lost"
+
+
+LETTERS = """
+from energylm.bundles.text_energy import ScoreEnergy
+
+class LetterEnergy(ScoreEnergy):
+    kind = "letter"
+
+    def __init__(self, letter):
+        super().__init__(name=letter, beta=1.0, judges="completion")
+
+    @classmethod
+    def from_text(cls, text, *, device=None):
+        return cls(text)
+
+    def scores(self, texts):
+        return [float(text.count(self.name)) for text in texts]
+"""
+
+
+def test_an_installed_package_adds_an_energy_to_the_command_line(tmp_path, model_folder):
+    """As pip leaves it: a module, and a folder of metadata with its entry points. Without the latter there is none."""
+    (tmp_path / "letters.py").write_text(LETTERS)
+    metadata = tmp_path / "letters-0.1.dist-info"
+    options = ["--energy", "letter:e", "--prompt", "The", "-n", "4", "--max-new-tokens", "2"]
+
+    def generate():
+        command = [sys.executable, "-m", "energylm", "generate", str(model_folder), *options]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    failed = generate()
+    assert failed.returncode == 2 and "no kind of energy 'letter'" in failed.stderr
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: letters\nVersion: 0.1\n")
+    (metadata / "entry_points.txt").write_text("[energylm.energies]\nletter = letters:LetterEnergy\n")
+    done = generate()
+    assert done.returncode == 0 and done.stdout.startswith("The") and "4 candidates" in done.stderr

@@ -152,6 +152,7 @@ SCORERS = Registry(
         "electric": "energylm.bundles.scorer:ClozeScorer",
         "two-tower": "energylm.bundles.scorer:ClozeScorer",
         "electra-tt": "energylm.bundles.scorer:ClozeScorer",
+        "energy": "energylm.bundles.score_energies:EnergyScorer",
     },
 )
 

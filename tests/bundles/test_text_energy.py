@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from energylm import Energy, EnergyModel, LanguageModel, ResidualModel, Scorer
+from energylm import Energy, EnergyModel, LanguageModel, Reranker, ResidualModel, Scorer
 from energylm.bundles.compatibility import caution_about
 from energylm.bundles.energy_binding import Passage
 from energylm.config.sampling import JointSampling
@@ -219,6 +219,18 @@ def test_what_is_saved_is_read_again(tmp_path, energy_folder, model_folder, mask
             energy.save_pretrained(tmp_path / "function")
     with pytest.raises(ModelError, match="holds no energy"):
         Energy.from_pretrained(model_folder)
+
+
+def test_an_energy_scores_and_reranks(energy_folder, tmp_path):
+    """Its score is −E: of a trained energy, of one that has a name, of a saved sum."""
+    texts, trained = ["The clerk counts", "a boat", "a bridge of stone"], EnergyModel.from_pretrained(energy_folder)
+    (Energy.from_length(2) + trained).save_pretrained(tmp_path / "sum")
+    for source in (energy_folder, tmp_path / "sum"):
+        scorer = Scorer.from_pretrained(source)
+        assert scorer.score(texts) == pytest.approx((-trained.text_energies(texts)).tolist(), abs=1e-5)
+    assert Scorer.from_pretrained("length:2-2").score(["a boat", "boats"]) == [0, -math.inf]
+    best = Reranker(Scorer.from_pretrained(energy_folder), weight=1.0).rerank([(text, 0.0) for text in texts]).best
+    assert best == texts[int(trained.text_energies(texts).argmin())]
 
 
 def test_a_trained_energy_is_part_of_a_sum(model_folder, energy_folder):

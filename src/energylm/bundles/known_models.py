@@ -116,6 +116,11 @@ def locate_energy(source: str | Path) -> Path | str:
     return locate(source, what="energy")
 
 
+def is_energy_source(location: Path | str) -> bool:
+    """Whether `locate_energy` gave KIND:TEXT or a YAML file, and not what holds a model."""
+    return ":" in location if isinstance(location, str) else location.suffix in (".yaml", ".yml")
+
+
 def model_of_run(path: str | Path) -> Path:
     """The model of a training run, if `path` is the folder of one; else the path as it is."""
     path = Path(path).expanduser()

@@ -31,7 +31,7 @@ from transformers.utils import logging as transformers_logging
 
 from energylm import __version__
 from energylm.bundles.devices import Device, usable_device
-from energylm.bundles.known_models import locate, locate_energy
+from energylm.bundles.known_models import is_energy_source, locate, locate_energy
 from energylm.energies import encoder_bodies
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.files import atomic_folder, read_json, sha256_of_file, sha256_of_json, write_json
@@ -293,7 +293,7 @@ def model_identity(path_or_name: str | Path) -> str:
     """Of a folder made here its manifest, which names the weights and how texts are read; of an energy that is named
     by KIND:TEXT its name; else the weights alone."""
     location = locate_energy(path_or_name)
-    if isinstance(location, str) and ":" in location:
+    if isinstance(location, str) and is_energy_source(location):
         return sha256_of_json(location)
     if isinstance(location, Path) and (location / MANIFEST).is_file():
         return sha256_of_file(location / MANIFEST)

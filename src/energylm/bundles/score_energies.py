@@ -12,7 +12,7 @@ Relations  `text_energy` builds them (`Energy.from_function` …); `network_ener
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,8 +22,9 @@ from torch import Tensor
 from energylm.bundles.devices import Device, DType
 from energylm.bundles.model_folder import save_model
 from energylm.bundles.scorer import Scorer
+from energylm.bundles.scorer_text import Reading, each_alone
 from energylm.bundles.text_energy import Better, Energy, Judges, Must, ScoreEnergy, Unit
-from energylm.config.cloze import Normalise, ScorerConfig
+from energylm.config.cloze import AUTO, Normalise, ScorerConfig
 from energylm.errors import ConfigError, ModelError
 
 SCORER_FOLDER = "scored_by"
@@ -149,3 +150,33 @@ class LengthEnergy(ScoreEnergy):
 
     def facts(self) -> dict[str, Any]:
         return {"minimum": self._minimum, "maximum": self._maximum, "unit": self._unit, "judges": self.judges}
+
+
+class EnergyScorer:
+    """The other way round: an energy as a `bundles.scorer.TokenScorer`, whose score of a text is −E. A text is read as
+    a whole, as if it were one token."""
+
+    method = AUTO
+    reads = "both"
+    max_tokens: int | None = None
+
+    def __init__(self, energy: Energy) -> None:
+        self.energy, self.name = energy, energy.name
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, *, config: ScorerConfig, device: Device = None) -> Self:
+        """Of whatever `Energy.load` takes."""
+        return cls(Energy.load(source, device=device))
+
+    @property
+    def convention(self) -> str:
+        return f"minus the energy of {self.name}"
+
+    def read(self, text: str) -> Reading:
+        return Reading((0,), (text,), (0,), (0,)) if text.strip() else Reading((), (), (), ())
+
+    def token_scores(self, readings: Sequence[Reading]) -> list[list[float]]:
+        return [[-energy] for energy in self.energy.text_energies([reading.pieces[0] for reading in readings]).tolist()]
+
+    def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
+        return each_alone(self.token_scores, lists)

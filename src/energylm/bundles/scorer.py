@@ -24,7 +24,7 @@ from transformers.models.auto.modeling_auto import (
 
 from energylm.bundles.cloze_model import ClozeModel
 from energylm.bundles.devices import Device, DType, move, usable_device
-from energylm.bundles.known_models import locate
+from energylm.bundles.known_models import is_energy_source, locate_energy
 from energylm.bundles.language_model import KIND as CAUSAL
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.masked_language_model import KIND as MASKED
@@ -61,8 +61,9 @@ from energylm.estimators.pseudo_log_likelihood import token_pseudo_log_likelihoo
 from energylm.files import read_json
 from energylm.models.prefix_tree import tree_log_probs, why_not_prefix_tree
 from energylm.progress import say
-from energylm.registry import SCORERS
+from energylm.registry import ENERGIES, SCORERS
 
+ENERGY = "energy"  # whatever `Energy.load` takes: its score is −E
 NAMED_LONG_TEXTS = 5  # in one message
 
 
@@ -70,11 +71,15 @@ def kind_of(path_or_name: str | Path) -> str:
     """What kind of scorer a model can be, without loading it: a name in `registry.SCORERS`."""
     if (named := SCORERS.named(path_or_name)) is not None:
         return named[0]
-    location = locate(path_or_name)
+    location = locate_energy(path_or_name)
+    if is_energy_source(location):
+        return ENERGY
     if isinstance(location, Path) and location.is_file():
         return CAUSAL  # a GGUF file
     if isinstance(location, Path) and (location / MANIFEST).is_file():
         kind = str(read_json(location / MANIFEST)["kind"])
+        if kind in ENERGIES.names():
+            return ENERGY
         if kind not in SCORERS.names():
             raise ModelError(
                 f"{location} holds a model of kind {kind!r}, which has no score for a text; give one of "

@@ -32,7 +32,7 @@ from torch import Tensor
 from energylm import contracts
 from energylm.bundles.devices import Device, DType
 from energylm.bundles.energy_binding import BoundEnergy, Passage, SumUnderModel, TextsUnderModel, scaled
-from energylm.bundles.known_models import locate_energy
+from energylm.bundles.known_models import is_energy_source, locate_energy
 from energylm.bundles.model_folder import open_folder, save_model
 from energylm.bundles.text_codec import text_list
 from energylm.config.base import Config, load_config
@@ -108,14 +108,15 @@ class Energy(ABC):
     def load(source: str | Path, *, beta: float | None = None, device: Device = None) -> "Energy":
         """What `--energy` takes: a folder, KIND:TEXT, or a YAML file of several `parts`; at `beta`, if it is given."""
         location = locate_energy(source)
-        if isinstance(location, Path) and location.suffix in (".yaml", ".yml"):
-            parts = [Energy.load(part.energy, beta=part.beta, device=device) for part in _parts_of(location)]
-            energy: Energy = WeightedSum([(1.0, part) for part in parts])
-        elif isinstance(location, str) and ":" in location:
+        energy: Energy
+        if not is_energy_source(location):
+            energy = Energy.from_pretrained(location, device=device)
+        elif isinstance(location, Path):
+            parts = load_config(EnergyParts, location).parts
+            energy = WeightedSum([(1.0, Energy.load(part.energy, beta=part.beta, device=device)) for part in parts])
+        else:
             kind, _, text = location.partition(":")
             energy = ENERGIES.get(kind).from_text(text, device=device)
-        else:
-            energy = Energy.from_pretrained(location, device=device)
         return energy if beta is None else energy.with_beta(beta)
 
     def __mul__(self, weight: float) -> "WeightedSum":
@@ -343,10 +344,6 @@ class EnergyParts(Config):
     """A YAML file of energies that are added."""
 
     parts: tuple[EnergyPart, ...] = Field(min_length=1, description="The energies.")
-
-
-def _parts_of(file: Path) -> tuple[EnergyPart, ...]:
-    return load_config(EnergyParts, file).parts
 
 
 def _number(value: float) -> float:
