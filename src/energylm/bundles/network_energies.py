@@ -273,7 +273,7 @@ class SimilarityEnergy(NetworkEnergy):
 
     def to(self, device: Device = None, dtype: DType = None) -> Self:
         super().to(device, dtype)
-        self._target_JD = self._target_JD.to(self.network.device)
+        self._target_JD = self._target_JD.to(self.network.device, self.network.dtype)
         return self
 
     def facts(self) -> dict[str, Any]:
