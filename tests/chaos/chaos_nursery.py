@@ -32,7 +32,7 @@ for module in (
     "energylm.verbs.cloze.pretraining",
     "energylm.verbs.chains.mcmc_run",
     "energylm.verbs.corpus.build",
-    "energylm.verbs.lm.training",
+    "energylm.verbs.lm.working",
     *(f"energylm.verbs.joint.{name}" for name in ("writing_negatives", "training_energy", "measuring")),
     "energylm.verbs.detect.discriminating",
     "energylm.verbs.recipes.grid_steps",

@@ -150,6 +150,12 @@ class TrainingConfig(Config):
             return self.schedule.warmup_steps
         return PAPER_WARMUP_STEPS if self.steps is None else min(self.steps // 10, PAPER_WARMUP_STEPS)
 
+    def length_words(self, sequences: int) -> str:
+        """How long it trains on so many sequences, in words."""
+        if self.steps is None:
+            return "until validation stops improving"
+        return f"{self.steps:,} steps ({self.steps * self.global_batch / sequences:.3g} epochs)"
+
 
 def _deng2020(*, fp16: bool, batch: int, steps: int, learning_rate: float, clip_norm: float) -> dict[str, Any]:
     """A row of deng2020 table 4; warm-up is the same in all rows, the cosine is bakhtin2019's (appendix D)."""

@@ -11,7 +11,7 @@ processes sees the same windows. What is masked in row r of step s is a pure fun
 over the chosen positions only, a seventh of the work of running it over all.
 
 Relations  `objectives.cross_entropy` is the loss, `objectives.masking` the masking; `contrast_task` builds on the same
-           windows; `verbs.lm.training` builds corpus, network and task for users.
+           windows; `verbs.lm.working` builds corpus, network and task for users.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -8,7 +8,7 @@ from energylm import LanguageModel
 from energylm.errors import ConfigError
 from energylm.jobs.job import Job
 from energylm.verbs import SampleLM
-from energylm.verbs.lm.texts import LMSamples
+from energylm.verbs.lm.working import LMSamples
 
 PROMPTS = ["The clerk", ""]
 

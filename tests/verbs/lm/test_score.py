@@ -10,7 +10,7 @@ from energylm.data.windows import even_windows
 from energylm.errors import DataError
 from energylm.jobs.job import Job
 from energylm.verbs import ScoreLM
-from energylm.verbs.lm.texts import TEXTS_AT_ONCE, LMScores
+from energylm.verbs.lm.working import TEXTS_AT_ONCE, LMScores
 
 LINES = [f"The clerk counts {number} boats." for number in range(TEXTS_AT_ONCE + 6)]
 

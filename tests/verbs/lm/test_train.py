@@ -1,6 +1,7 @@
 """From a corpus folder to a model folder: trained, continued, finished; both directions; what is refused."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -12,7 +13,12 @@ from energylm.errors import CheckpointError, ConfigError, DataError, ModelError,
 from energylm.jobs.job import Job
 from energylm.training.journal import read_journal
 from energylm.verbs import BuildCorpus, TrainLM
-from energylm.verbs.lm.training import plan_lm
+
+
+def planned_parameters(settings, output):
+    """As the dry run tells them."""
+    return int(re.search(r"([\d,]+) parameters", settings.check(Job(output=output)))[1].replace(",", ""))
+
 
 WORDS = "north south east west river hill stone bridge".split()
 
@@ -83,7 +89,7 @@ def test_a_second_run_does_nothing_and_an_interrupted_one_continues(corpora, tmp
     monkeypatch.setattr(LanguageModelTask, "batch", interrupted_batch)
     with pytest.raises(KeyboardInterrupt):
         settings.run(Job(output=tmp_path))
-    assert "would continue from step-00000010" in plan_lm(settings, tmp_path).state
+    assert "would continue from step-00000010" in settings.check(Job(output=tmp_path))
     assert not (tmp_path / "model").exists()
     monkeypatch.undo()
     first = settings.run(Job(output=tmp_path))
@@ -93,7 +99,7 @@ def test_a_second_run_does_nothing_and_an_interrupted_one_continues(corpora, tmp
     assert second.was_finished and second.best_perplexity == first.best_perplexity
     assert (first.model / "model.safetensors").stat().st_mtime_ns == modified
     assert capsys.readouterr().err == f"{tmp_path} holds this run, finished at step 30: nothing to do\n"
-    assert "is finished" in plan_lm(settings, tmp_path).state
+    assert "is finished" in settings.check(Job(output=tmp_path))
     with pytest.raises(CheckpointError, match=r"task\.window \(was 24, now 20\)"):
         settings.model_copy(update={"window": 20}).run(Job(output=tmp_path))
 
@@ -110,7 +116,7 @@ def test_the_seed_decides_and_nothing_else(corpora, tmp_path):
 def test_training_goes_on_from_a_pretrained_model(corpora, tmp_path):
     first = config(corpora / "one").run(Job(output=tmp_path / "first"))
     settings = config(corpora / "one", pretrained=str(first.model), training={"steps": 2, "seed": 5})
-    assert plan_lm(settings, tmp_path / "second").parameters > 0
+    assert planned_parameters(settings, tmp_path / "second") > 0
     second = settings.run(Job(output=tmp_path / "second"))
     journal = read_journal(second.journal)
     assert abs(journal[0]["loss"] - first.final_perplexity.nats_per_token) < 0.5
@@ -144,16 +150,15 @@ def test_a_ralm_starts_at_its_base_and_improves_on_it(corpora, tmp_path):
     assert model.score(text)[0].log_prob != before.score(text)[0].log_prob
     assert len(model.sample(text, n=3, max_new_tokens=4, stop_at_eos=False).texts[0]) == 3
     assert settings.run(Job(output=tmp_path / "ralm")).was_finished
-    plan = plan_lm(settings, tmp_path / "other")
-    assert f"ralm of {base.model} and tiny" in plan.describe(settings, tmp_path / "other")
+    assert f"ralm of {base.model} and tiny" in settings.check(Job(output=tmp_path / "other"))
 
 
 def test_a_balm_is_as_large_as_base_and_residual_together(corpora, tmp_path):
     base = config(corpora / "one", training={"steps": 1}).run(Job(output=tmp_path / "base"))
     shape = {"base": str(base.model), "network": {"width": 32, "layers": 2}}
-    ralm = plan_lm(config(corpora / "one", kind="ralm", **shape), tmp_path / "x")
-    balm = plan_lm(config(corpora / "one", kind="balm", **shape), tmp_path / "x")
-    assert balm.parameters == pytest.approx(ralm.parameters, rel=0.06)  # a step of four in width
+    ralm = planned_parameters(config(corpora / "one", kind="ralm", **shape), tmp_path / "x")
+    balm = planned_parameters(config(corpora / "one", kind="balm", **shape), tmp_path / "x")
+    assert balm == pytest.approx(ralm, rel=0.06)  # a step of four in width
     run = config(corpora / "one", kind="balm", **shape, training={"steps": 1}).run(Job(output=tmp_path / "balm"))
     network = LanguageModel.from_pretrained(run.model).model.network
     assert network.config.n_layer == 2 and network.config.n_embd > 32
@@ -168,10 +173,12 @@ def test_without_validation_there_is_no_perplexity(corpora, tmp_path):
 def test_a_plan_counts_and_writes_nothing(corpora, tmp_path):
     """Width 32, 1 layer: 300·32 + 24·32 embeddings, 12·32² + 13·32 in the block, 2·32 in the last norm."""
     settings = config(corpora / "one")
-    plan = plan_lm(settings, tmp_path / "run")
-    assert plan.parameters == 300 * 32 + 24 * 32 + 12 * 32**2 + 13 * 32 + 64
-    assert plan.epochs == pytest.approx(30 * 4 / plan.windows)
-    assert "would train: tiny" in plan.describe(settings, tmp_path / "run") and not (tmp_path / "run").exists()
+    plan = settings.check(Job(output=tmp_path / "run"))
+    parameters = 300 * 32 + 24 * 32 + 12 * 32**2 + 13 * 32 + 64
+    assert planned_parameters(settings, tmp_path / "run") == parameters
+    windows = int(re.search(r"([\d,]+) windows\)$", plan)[1].replace(",", ""))
+    assert f"30 steps ({30 * 4 / windows:.3g} epochs) of 4 windows of 24 tokens" in plan
+    assert "would train: tiny" in plan and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

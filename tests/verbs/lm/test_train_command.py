@@ -8,7 +8,7 @@ import pytest
 from energylm.cli.main import main
 from energylm.jobs.job import Job
 from energylm.verbs import BuildCorpus
-from energylm.verbs.lm.training import LMRun
+from energylm.verbs.lm.working import LMRun
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_train_then_nothing_to_do(train, corpus, tmp_path):
 def test_dry_run_writes_nothing(train, corpus, tmp_path):
     code, out, _ = train(corpus, "--output", tmp_path / "run", *SMALL, "--direction", "right-to-left", "--dry-run")
     assert code == 0 and not (tmp_path / "run").exists()
-    for part in ("would train", "tiny", "right-to-left", "4 steps of 2 windows of 16 tokens"):
+    for part in ("would train", "tiny", "right-to-left", "4 steps (0.0533 epochs) of 2 windows of 16 tokens"):
         assert part in out
 
 

@@ -166,16 +166,12 @@ def describe_training(verb: TrainEnergy, output: Path) -> str:
     data = open_data(verb)
     energy, training = start_energy(verb, data.corpus, length=data.length), verb.training
     parameters = sum(parameter.numel() for parameter in energy.network.parameters())
-    steps, epochs = "until validation stops improving", ""
-    if training.steps is not None:
-        steps = f"{training.steps:,} steps"
-        epochs = f", {training.steps * training.global_batch / len(data.train):.3g} epochs"
     of_sources = "" if len(data.sources) == 1 else f" of {len(data.sources)} sources"
     calibration = len(data.calibration) if verb.calibrate else 0
     return (
         f"{output}: {state_of_run(output)}: {energy.network.kind} energy from {verb.init}, {parameters:,} parameters, "
-        f"reads {verb.reads}, {verb.loss_words}, {steps} of {training.global_batch} contexts with "
-        f"{verb.negatives_per_context} negatives each ({len(data.train):,} contexts{of_sources}{epochs}); "
+        f"reads {verb.reads}, {verb.loss_words}, {training.length_words(len(data.train))} of {training.global_batch} "
+        f"contexts with {verb.negatives_per_context} negatives each ({len(data.train):,} contexts{of_sources}); "
         f"{len(data.report):,} for validation, {calibration:,} for calibration"
     )
 

@@ -1,6 +1,6 @@
 """A language model from a corpus, texts that it scores, texts that it writes: `energylm lm train`, `score`, `sample`.
 
-`training` and `texts` do it.
+`working` does it.
 """
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self
@@ -15,8 +15,7 @@ from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
-    from energylm.verbs.lm.texts import LMSamples, LMScores
-    from energylm.verbs.lm.training import LMRun
+    from energylm.verbs.lm.working import LMRun, LMSamples, LMScores
 
 LanguageModelName = Annotated[
     str,
@@ -58,12 +57,12 @@ class TrainLM(Verb, LanguageModelSettings):
         return f"balm as large as {self.base} and {self.preset}" if self.base else self.pretrained or self.preset
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
-        from energylm.verbs.lm.training import plan_lm
+        from energylm.verbs.lm.working import describe_training
 
-        return plan_lm(self, job.folder).describe(self, job.folder)
+        return describe_training(self, job.folder)
 
     def run(self, job: Job = DEFAULT_JOB) -> "LMRun":
-        from energylm.verbs.lm.training import train_lm
+        from energylm.verbs.lm.working import train_lm
 
         return train_lm(self, job.folder)
 
@@ -141,7 +140,7 @@ class ScoreLM(Verb):
     def run(self, job: Job = DEFAULT_JOB) -> "LMScores":
         self.check(job)
 
-        from energylm.verbs.lm.texts import score_texts
+        from energylm.verbs.lm.working import score_texts
 
         return score_texts(self, job)
 
@@ -188,7 +187,7 @@ class SampleLM(Verb):
     def run(self, job: Job = DEFAULT_JOB) -> "LMSamples":
         self.check(job)
 
-        from energylm.verbs.lm.texts import sample_texts
+        from energylm.verbs.lm.working import sample_texts
 
         return sample_texts(self, job)
 

@@ -1,4 +1,6 @@
-"""The training of a language model on a corpus: begun, continued, or finished already.
+"""A language model trained on a corpus, texts that it scores, texts that it writes: the work of `energylm lm`.
+
+A training run is begun, continued, or finished already:
 
 OUTPUT/model/          the trained model, a folder for `LanguageModel.from_pretrained`, there once the run is finished
 OUTPUT/journal.jsonl   losses by step
@@ -6,11 +8,13 @@ OUTPUT/checkpoints/    what a killed run continues from
 OUTPUT/training.json   the result; its presence means finished
 """
 
+import json
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +22,27 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from energylm.bundles.language_model import LanguageModel
+from energylm.bundles.language_model import LanguageModel, SequenceScore
 from energylm.bundles.model_folder import weights_sha256
 from energylm.data.corpus import Corpus
+from energylm.data.text_files import existing, read_texts, read_whole
 from energylm.data.tokenizer import tokenizer_sha256
-from energylm.data.windows import Windows
-from energylm.errors import ConfigError, ModelError, VocabularyMismatch
+from energylm.data.windows import Windows, even_windows
+from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismatch
 from energylm.estimators.perplexity import PerplexityEstimate
+from energylm.jobs.job import Job
 from energylm.models.causal import CausalLanguageModel
 from energylm.models.presets import build_network, count_parameters, width_for
 from energylm.models.ralm import RalmLM
+from energylm.progress import progress
 from energylm.randomness import seeded
+from energylm.records import Record
 from energylm.training.engine import state_of_run, train
 from energylm.training.language_model_task import LanguageModelTask
 from energylm.training.state import TrainedRun
-from energylm.verbs.lm.language_model import TrainLM
+from energylm.verbs.lm.language_model import SampleLM, ScoreLM, TrainLM
+
+TEXTS_AT_ONCE = 64  # scored together, so that results appear while the rest is still being read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,25 +51,6 @@ class LMRun(TrainedRun):
 
     final_perplexity: PerplexityEstimate | None  # after the last step
     best_perplexity: PerplexityEstimate | None  # of the saved weights
-
-
-@dataclass(frozen=True)
-class LMPlan:
-    """What a run would do, and what it finds in the output folder."""
-
-    parameters: int
-    windows: int
-    epochs: float | None  # None where only validation ends the run
-    state: str
-
-    def describe(self, verb: TrainLM, output: Path) -> str:
-        steps = "until validation stops improving" if verb.training.steps is None else f"{verb.training.steps:,} steps"
-        epochs = "" if self.epochs is None else f", {self.epochs:.3g} epochs"
-        return (
-            f"{output}: {self.state}: {verb.title}, {self.parameters:,} parameters, "
-            f"{verb.direction}, {steps} of {verb.training.global_batch} windows of {verb.window} tokens "
-            f"({self.windows:,} windows{epochs})"
-        )
 
 
 def train_lm(verb: TrainLM, output: Path) -> LMRun:
@@ -87,17 +78,15 @@ def train_lm(verb: TrainLM, output: Path) -> LMRun:
     )
 
 
-def plan_lm(verb: TrainLM, output: Path) -> LMPlan:
+def describe_training(verb: TrainLM, output: Path) -> str:
     """Check all inputs and say what `train_lm` would do. Writes nothing."""
-    corpus, train_windows, _ = _open(verb)
+    corpus, windows, _ = _open(verb)
     with torch.device("meta") if verb.pretrained is verb.base is None else nullcontext():
         network = _build(verb, corpus)
-    steps = verb.training.steps
-    return LMPlan(
-        parameters=count_parameters(network),
-        windows=len(train_windows),
-        epochs=None if steps is None else steps * verb.training.global_batch / len(train_windows),
-        state=state_of_run(output),
+    return (
+        f"{output}: {state_of_run(output)}: {verb.title}, {count_parameters(network):,} parameters, {verb.direction}, "
+        f"{verb.training.length_words(len(windows))} of {verb.training.global_batch} windows of {verb.window} tokens "
+        f"({len(windows):,} windows)"
     )
 
 
@@ -203,3 +192,80 @@ def _perplexity(
         f"packed windows of {verb.window} tokens of split valid whose first token is given, end-of-text counted; "
         "bits per byte at the split's tokens per byte",
     )
+
+
+@dataclass(frozen=True)
+class LMScores(Record):
+    perplexity: PerplexityEstimate  # of all together
+    scores: list[SequenceScore]  # in the order of the file
+
+    def summary(self) -> str:
+        return self.perplexity.summary()
+
+
+@dataclass(frozen=True)
+class LMSample(Record):
+    prompt: str
+    text: str  # what was added, without special tokens
+    tokens: list[int]
+    log_prob: float  # under the model
+    proposal_log_prob: float  # under the truncated proposal
+
+
+@dataclass(frozen=True)
+class LMSamples(Record):
+    samples: list[LMSample]
+
+
+def score_texts(verb: ScoreLM, job: Job) -> LMScores:
+    """Score every text of the source, or windows of it all."""
+    model, file = LanguageModel.from_pretrained(verb.language_model), existing(verb.source)
+    convention = model.convention(prefix_tokens=verb.prefix_tokens, eos=verb.eos, of_ids=verb.windows is not None)
+    sequences: Iterator[str | list[int]] = read_texts(file, field=verb.field)
+    if verb.windows is not None:
+        tokens = model.encode(read_whole(file, field=verb.field))
+        sequences = iter(even_windows(tokens, windows=verb.windows, length=verb.length, file=file))
+        convention = f"{verb.windows} evenly spaced windows of {verb.length} tokens, {convention}"
+    scores: list[SequenceScore] = []
+    with progress("scoring", total=verb.windows, unit="text") as bar:
+        while group := list(islice(sequences, TEXTS_AT_ONCE)):
+            for score in model.score(group, prefix_tokens=verb.prefix_tokens, eos=verb.eos):
+                scores.append(score)
+                if job.emit is not None:
+                    job.emit(_line(score, per_token=verb.per_token))
+            bar.advance(len(group))
+    if not scores:
+        raise DataError(f"{file} holds no text; give a file with one text a line")
+    return LMScores(model.perplexity_of(scores, convention=convention), scores)
+
+
+def _line(score: SequenceScore, *, per_token: bool) -> str:
+    row = score.to_json()
+    if not per_token:
+        del row["token_log_probs"]
+    return json.dumps(row)
+
+
+def sample_texts(verb: SampleLM, job: Job) -> LMSamples:
+    """n continuations of each prompt; an empty prompt starts a document."""
+    model = LanguageModel.from_pretrained(verb.language_model)
+    with progress("sampling", total=len(verb.prompt) * verb.n * verb.max_new_tokens, unit="token") as bar:
+        drawn = model.sample(
+            list(verb.prompt),
+            n=verb.n,
+            max_new_tokens=verb.max_new_tokens,
+            **verb.truncation.model_dump(),
+            stop_at_eos=verb.stop_at_eos,
+            seed=verb.seed,
+            progress=bar,
+        )
+    samples = [LMSample(prompt=verb.prompt[row.pop("context")], **row) for row in drawn.rows()]
+    if job.emit is not None:
+        for sample in samples:
+            job.emit(_text(sample, model) if verb.plain else json.dumps(sample.to_json(), ensure_ascii=False))
+    return LMSamples(samples)
+
+
+def _text(sample: LMSample, model: LanguageModel) -> str:
+    """Prompt and continuation as they are read."""
+    return f"{sample.prompt}{sample.text}\n" if model.codec.forward else f"{sample.text}{sample.prompt}\n"
