@@ -60,9 +60,9 @@ def server(joint):
         yield url
 
 
-def proxy_of(url, chooser, **options):
+def proxy_of(url, chooser, *, name="proxy", **options):
     upstream = Upstream(f"{url}/v1", key=None, **({"model": "tiny:base", "n": 64, "seconds": 60.0} | options))
-    return TestClient(create_app(Services("proxy", chooser=chooser, proposals=8), upstream=upstream))
+    return TestClient(create_app(Services(name, chooser=chooser, proposals=8), upstream=upstream))
 
 
 def test_a_proxy_of_our_own_server_gives_what_the_joint_model_gives(server, text_energy, joint):
@@ -82,6 +82,13 @@ def test_a_proxy_of_our_own_server_gives_what_the_joint_model_gives(server, text
         assert asked.status_code == 400 and "not offered with an upstream" in asked.json()["error"]["message"]
         asked = client.post("/v1/completions", json=body | {"energy": {"weights": "corrected"}})
         assert asked.status_code == 400 and "has no language model to correct" in asked.json()["error"]["message"]
+
+
+def test_a_proxy_that_bears_its_upstreams_name_chooses_all_the_same(server, text_energy):
+    """`NAME:base` is a language model alone only where there is a NAME beside it."""
+    with proxy_of(server, ProposalChooser(text_energy), name="tiny:base") as client:
+        body = {"model": "tiny:base", "prompt": PROMPT, "max_tokens": 4, "energy": {"details": True}}
+        assert len(client.post("/v1/completions", json=body).json()["energylm"]["candidates"]) == 8
 
 
 def test_a_proxy_in_several_calls_and_with_weights_of_its_own_model(server, text_energy, lm):

@@ -126,7 +126,7 @@ def _proposals(energy: EnergyOptions, model: str, serving: Serving) -> int | Non
             "energy.proposals: this server has no energy to choose among candidates; leave it out",
             param="energy.proposals",
         )
-    if not has_energy or energy.proposals == 1 or model.endswith(BASE_SUFFIX):
+    if not has_energy or energy.proposals == 1 or model == serving.services.name + BASE_SUFFIX:
         return None
     return energy.proposals or serving.services.proposals
 

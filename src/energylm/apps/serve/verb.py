@@ -184,7 +184,7 @@ def _serve(wanted: Serve) -> Served:
         upstream = Upstream(
             wanted.upstream,
             model=wanted.upstream_model,
-            key=os.environ.pop(UPSTREAM_KEY, None),
+            key=os.environ.pop(UPSTREAM_KEY, "") or None,
             n=wanted.upstream_n,
             seconds=wanted.limits.request_seconds,
             at_once=wanted.limits.max_waiting,
