@@ -91,10 +91,10 @@ class PairEncoder:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerFast", *, max_tokens: int) -> None:
         self._encoder, self.max_tokens = plain_encoder(tokenizer), max_tokens
-        before, _, after = _frame(self._encoder.encode("a", add_special_tokens=True))
+        before, _, after = special_tokens_around(self._encoder.encode("a", add_special_tokens=True))
         self.starts_with_mark = bool(before)
         self._single = (before, after) if before or after else ((end_token_id(tokenizer),),) * 2
-        before, between, after = _frame(self._encoder.encode("a", "b", add_special_tokens=True))
+        before, between, after = special_tokens_around(self._encoder.encode("a", "b", add_special_tokens=True))
         if not between:  # a frame for one text only, or none
             before, between, after = self._single[0], self._single[1], self._single[1]
         self._pair = (before, between, after)
@@ -159,7 +159,7 @@ def _shortened(first: list[int], second: list[int], *, room: int) -> tuple[list[
     return first[:shorter], second[: room - shorter]
 
 
-def _frame(encoding: "Encoding") -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def special_tokens_around(encoding: "Encoding") -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The ids before the first text, between the two, and after the last."""
     owners = encoding.sequence_ids
     own = [index for index, owner in enumerate(owners) if owner is not None]

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from energylm.config.texts import BlockConfig
+from energylm.data.examples import padded, special_tokens_around
 from energylm.data.tokenizer import plain_encoder
 from energylm.errors import ModelError
 
@@ -55,7 +56,8 @@ class BlockReader:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, blocks: BlockConfig, *, special_tokens: bool) -> None:
         self.blocks = blocks
         self._encoder = plain_encoder(tokenizer)
-        self._before, self._after = self._special_tokens() if special_tokens else ([], [])
+        framed = self._encoder.encode("a", add_special_tokens=True)
+        self._before, _, self._after = special_tokens_around(framed) if special_tokens else ((), (), ())
 
     @property
     def row_tokens(self) -> int:
@@ -82,19 +84,5 @@ class BlockReader:
 
     def rows(self, pieces: Sequence[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
         """(B, T) ids of pieces of at most one block each, with special tokens, padded with 0; and (B,) lengths."""
-        special = len(self._before) + len(self._after)
-        lengths = np.array([len(piece) + special for piece in pieces], dtype=np.int64)
-        tokens_BT = np.zeros((len(pieces), int(lengths.max(initial=1))), dtype=np.int64)
-        for row, piece in zip(tokens_BT, pieces, strict=True):
-            whole = np.concatenate([self._before, piece, self._after])
-            row[: len(whole)] = whole
-        return torch.from_numpy(tokens_BT), torch.from_numpy(lengths)
-
-    def _special_tokens(self) -> tuple[list[int], list[int]]:
-        """What the encoder puts before and after a text."""
-        plain = self._encoder.encode("a", add_special_tokens=False).ids
-        whole = self._encoder.encode("a", add_special_tokens=True).ids
-        for start in range(len(whole) - len(plain) + 1):
-            if whole[start : start + len(plain)] == plain:
-                return whole[:start], whole[start + len(plain) :]
-        raise ModelError("the tokenizer changes a text when it adds special tokens; give another encoder")
+        rows = [np.concatenate([self._before, piece, self._after]).astype(np.int64) for piece in pieces]
+        return torch.from_numpy(padded(rows)), torch.tensor([len(row) for row in rows], dtype=torch.int64)

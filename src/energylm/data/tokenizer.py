@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 
 END_OF_TEXT = "<|endoftext|>"
 SPECIAL_TOKENS = (END_OF_TEXT, "<|pad|>", "<|mask|>", "<|cls|>", "<|sep|>")  # ids 0 … 4 of a tokenizer trained here
-_STATE_OF_USE = (
-    "truncation",
-    "padding",
-    "post_processor",
-)  # change with every call of a tokenizer, not with its language
+_STATE_OF_USE = ("truncation", "padding", "post_processor")  # change with every call, not with the language
 
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> "PreTrainedTokenizerFast":
     """A byte-level BPE of `vocabulary_size` tokens, fewer if the texts do not have as many pairs to merge."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
 
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -41,7 +38,18 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> "PreTraine
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
-    return _wrap(backend)
+    end, pad, mask, cls, sep = SPECIAL_TOKENS
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=end,
+        eos_token=end,
+        unk_token=end,  # never written by a byte-level BPE; named so that nobody adds another token
+        pad_token=pad,
+        mask_token=mask,
+        cls_token=cls,
+        sep_token=sep,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def load_tokenizer(location: str | Path) -> "PreTrainedTokenizerFast":
@@ -116,20 +124,3 @@ def unread_characters(encoder: "Tokenizer", texts: Sequence[str], *, unknown_id:
         total += len(text) - blank
         unread += sum(not (read or character.isspace()) for read, character in zip(is_read, text, strict=True))
     return unread, total
-
-
-def _wrap(backend: "Tokenizer") -> "PreTrainedTokenizerFast":
-    from transformers import PreTrainedTokenizerFast
-
-    end, pad, mask, cls, sep = SPECIAL_TOKENS
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token=end,
-        eos_token=end,
-        unk_token=end,  # never written by a byte-level BPE; named so that nobody adds another token
-        pad_token=pad,
-        mask_token=mask,
-        cls_token=cls,
-        sep_token=sep,
-        clean_up_tokenization_spaces=False,
-    )
