@@ -38,7 +38,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(INSTALLED)
 
-demo: $(INSTALLED) ## corpus, tiny language model, samples and a report in a few minutes
+demo: $(INSTALLED) ## SmolLM2 under two energies, with a report, in about four minutes
 	$(BIN)/energylm demo --output $(OUT)/demo
 
 test: $(INSTALLED) ## the whole test suite, two workers with one torch thread each

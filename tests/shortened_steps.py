@@ -21,16 +21,15 @@ SHORT_PRETRAINING = (*ONE_STEP, "validation_windows=2")
 SETTINGS = {
     "corpus build": ("vocabulary_size=1000",),
     "demo": (
+        "tiny=true",
         *(
-            "source=sotu:1953-1990",
-            "vocabulary_size=1000",
-            "steps=1",
-            "batch=2",
-            "validation_windows=2",
-            "max_new_tokens=4",
+            f"from_scratch.{setting}"
+            for setting in (
+                *("source=sotu:1953-1990", "vocabulary_size=1000", "steps=1", "batch=2", "validation_windows=2"),
+                *("energy.init=bit-tiny", "energy.contexts=40", "energy.k=1", "energy.steps=1", "energy.batch=2"),
+                *("energy.measured_contexts=2", "energy.samples=4", "energy.candidates=4", "energy.max_new_tokens=4"),
+            )
         ),
-        *("energy.init=bit-tiny", "energy.contexts=40", "energy.k=1", "energy.steps=1", "energy.batch=2"),
-        *("energy.measured_contexts=2", "energy.samples=4", "energy.candidates=4"),
     ),
     "detect train": (*ONE_STEP, "probe_pairs=20"),
     "energy train": ONE_STEP,

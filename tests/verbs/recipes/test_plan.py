@@ -11,7 +11,7 @@ from energylm.jobs.artefacts import ArtefactStore
 from energylm.jobs.costs import CorpusSize, GeneratedTexts, Surroundings, bytes_per_token
 from energylm.models.compute import Network, updating
 from energylm.verbs.recipes import plan_cost as module
-from energylm.verbs.recipes.demo import Demo
+from energylm.verbs.recipes.demo import TinyDemo
 from energylm.verbs.recipes.plan import MachineConfig, Plan
 from energylm.verbs.recipes.plan_cost import fit_factors, plan_cost, save_factors, seconds_of, timed_steps, unit_seconds
 from energylm.verbs.recipes.steps import step_kind
@@ -210,7 +210,7 @@ def test_the_demo_takes_what_the_plan_says(tmp_path):
     plan = plan_cost(Plan(recipe="demo"), machine_of_the_factors(), store=ArtefactStore(tmp_path))
     assert [step.kind for step in plan.steps] == ["corpus build", "lm train", "negatives", "energy train", "perplexity"]
     assert 0.7 < plan.seconds / DEMO_SECONDS < 1.3
-    assert Demo().energy.init is None  # the plan stands for the encoder that the demo fetches
+    assert TinyDemo().energy.init is None  # the plan stands for the encoder that the demo fetches
 
 
 def test_longer_vocabularies_hold_more_bytes_a_token():
@@ -239,7 +239,7 @@ def test_the_demo_on_this_machine(tmp_path, energylm_command):
     rates = yaml.safe_load((tmp_path / "here.yaml").read_text())
     assert rates["matmul_gflops"] > 0.1 and rates["memory_gigabytes"] > 0.5
     done = energylm_command("plan", "demo", "--machine", tmp_path / "here.yaml")
-    assert done.exit_code == 0 and "the demo: " in done.stdout and "5 of 5 steps" in done.stdout
+    assert done.exit_code == 0 and "the demo from scratch: " in done.stdout and "5 of 5 steps" in done.stdout
 
 
 @pytest.mark.parametrize(

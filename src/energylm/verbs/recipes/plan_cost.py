@@ -25,7 +25,7 @@ from energylm.jobs.costs import CorpusSize, Counted, Product, Surroundings
 from energylm.progress import format_seconds
 from energylm.records import Record, to_plain
 from energylm.tables import Table, to_markdown
-from energylm.verbs.recipes.demo import ENCODER, Demo
+from energylm.verbs.recipes.demo import ENCODER, TinyDemo
 from energylm.verbs.recipes.plan import DEMO, MachineConfig, Plan, measure_machine
 from energylm.verbs.recipes.recipe import with_products
 from energylm.verbs.recipes.reproducing import plan_recipe
@@ -181,14 +181,14 @@ def _recipe_steps(plan: Plan, store: ArtefactStore) -> tuple[str, list[_Step]]:
 
 
 def _demo_steps() -> tuple[str, list[_Step]]:
-    """The demo's steps; its samples are part of the last."""
+    """The demo's steps from scratch; its samples are part of the last."""
     steps: list[_Step] = []
     products: dict[str, str] = {}
-    for name, step in Demo().made_by(init=ENCODER).items():
+    for name, step in TinyDemo().made_by(init=ENCODER, seed=0).items():
         values = with_products(step.config, products)
         products[name] = str(Path(name) / step_kind(step.make).verb.product)
         steps.append(_Step(name, step.make, values, products[name]))
-    return "the demo", steps
+    return "the demo from scratch", steps
 
 
 def _known(step: _Step, counted: Counted) -> Product:
