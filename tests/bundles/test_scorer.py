@@ -226,7 +226,7 @@ def test_your_own_token_scorer_serves():
     assert Scorer(reader).score(["a bc def", "abcd ef g hi jkl"]) == [-6, -12]
 
 
-def test_what_a_model_does_not_have_is_refused(model_folder, masked_folder, electric_folder, energy_folder):
+def test_what_a_model_does_not_have_is_refused(model_folder, masked_folder, electric_folder, translator_folder):
     with pytest.raises(
         ModelError, match="is a causal language model: it has a log-likelihood, no pseudo-log-likelihood"
     ):
@@ -239,8 +239,8 @@ def test_what_a_model_does_not_have_is_refused(model_folder, masked_folder, elec
         scorer_of(electric_folder, masking="within-word")
     with pytest.raises(ConfigError, match="eos is for causal language models"):
         scorer_of(masked_folder, eos=True)
-    with pytest.raises(ModelError, match=r"kind 'energy'.* no score for a text"):
-        Scorer.from_pretrained(energy_folder)
+    with pytest.raises(ModelError, match=r"kind 'conditional-masked-lm'.* no score for a text"):
+        Scorer.from_pretrained(translator_folder)
     with pytest.raises(ModelError, match="does not exist"):
         Scorer.from_pretrained("./nowhere")
 
