@@ -60,8 +60,8 @@ def joined(
     for rows_R in torch.arange(lengths_BN.numel(), device=tokens_BNT.device).split(rows):
         given_R = given_B[rows_R // n]
         whole_RT = torch.nn.functional.pad(contexts_BP[rows_R // n], (0, new))
-        places_RT = given_R[:, None] + torch.arange(new, device=tokens_BNT.device)
-        whole_RT.scatter_(1, places_RT, tokens_BNT.flatten(0, 1)[rows_R])
+        positions_RT = given_R[:, None] + torch.arange(new, device=tokens_BNT.device)
+        whole_RT.scatter_(1, positions_RT, tokens_BNT.flatten(0, 1)[rows_R])
         yield whole_RT, given_R + lengths_BN.flatten()[rows_R]
 
 
