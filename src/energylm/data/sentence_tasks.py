@@ -9,7 +9,7 @@ set) and RTE on the test set of its third edition, trained on all other sets of 
 as numbers or names. MNLI's rows without an agreed label ("-") are left out and counted.
 
 A file is a TSV whose first line names its columns, or JSON Lines with fields, under any of several names (`COLUMNS`);
-CoLA, SST-2 and STS-B as published name none (`CELLS`); RTE is XML, `<pair entailment="YES|NO">` (first edition:
+CoLA, SST-2 and STS-B as published name none (`HEADLESS`); RTE is XML, `<pair entailment="YES|NO">` (first edition:
 `value="TRUE|FALSE"`) with `<t>` text and `<h>` hypothesis. Rows of a TSV that do not have the first line's number of
 cells are left out and counted, as GLUE's own files hold a few; where they are many, the file is not what it claims.
 """
@@ -43,17 +43,6 @@ class Columns:
         return [names for names in (self.first, self.second, self.label) if names]
 
 
-@dataclass(frozen=True)
-class Cells:
-    """Where texts and label stand in a row without named columns."""
-
-    columns: int
-    first: int
-    label: int
-    second: int | None = None
-    more: bool = False  # whether a row may have more
-
-
 _PAIR = ("sentence1", "premise", "text1"), ("sentence2", "hypothesis", "text2")
 _LABEL = ("label", "gold_label")
 COLUMNS: dict[TaskName, Columns] = {
@@ -66,11 +55,12 @@ COLUMNS: dict[TaskName, Columns] = {
     "qnli": Columns(("question",), ("sentence",), _LABEL),
     "rte": Columns(*_PAIR, _LABEL),
 }
-CELLS: dict[TaskName, Cells] = {
-    "cola": Cells(4, first=3, label=1),  # source, label, author's mark, sentence
-    "sst2": Cells(2, first=0, label=1),  # sentence, label
-    "sts": Cells(7, first=5, second=6, label=4, more=True),  # genre, file, year, number, score, sentences, sources
+HEADLESS: dict[TaskName, tuple[str, ...]] = {  # the columns of published files whose first line is an example
+    "cola": ("source", "label", "mark", "sentence"),
+    "sst2": ("sentence", "label"),
+    "sts": ("genre", "file", "year", "number", "score", "sentence1", "sentence2"),
 }
+OPEN_ENDED: tuple[TaskName, ...] = ("sts",)  # may have more columns, where the sentences come from
 FOLDERS = {
     **{"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "sts": "STS-B"},
     **{"qqp": "QQP", "mnli": "MNLI", "qnli": "QNLI", "rte": "RTE"},
@@ -145,9 +135,8 @@ def _of_file(task: TaskName, path: Path) -> Iterator[Example]:
             raise DataError(f"{path} is no file of {task}; give a TSV that names its columns, or JSON Lines")
         yield from _rte(path)
         return
-    named = task not in CELLS or _has_named_columns(path, COLUMNS[task])
     unlabelled = 0
-    for number, first, second, label in _named_rows(path, COLUMNS[task]) if named else _plain_rows(path, CELLS[task]):
+    for number, first, second, label in _rows(_records(task, path), COLUMNS[task], path):
         if label == NO_LABEL:
             unlabelled += 1
         else:
@@ -159,16 +148,28 @@ def _of_file(task: TaskName, path: Path) -> Iterator[Example]:
 Row = tuple[int, str, str | None, str]  # line, first text, second text or None, label as it is written
 
 
-def _has_named_columns(path: Path, columns: Columns) -> bool:
-    """Whether the file is JSON Lines, or its first line names the label or a text."""
+def _records(task: TaskName, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Line and cells by column; the first line names the columns where it names the label or a text."""
     if path.suffix == ".jsonl":
-        return True
+        return json_records(path)
     _, first_line = next(decoded_lines(path), (0, ""))
-    return not {name for names in columns.all for name in names}.isdisjoint(first_line.split("\t"))
+    names = {name for names in COLUMNS[task].all for name in names}
+    if task in HEADLESS and names.isdisjoint(first_line.split("\t")):
+        return _headless(path, HEADLESS[task], open_ended=task in OPEN_ENDED)
+    return tsv_records(path, most_broken=MOST_BROKEN)
 
 
-def _named_rows(path: Path, columns: Columns) -> Iterator[Row]:
-    records = json_records(path) if path.suffix == ".jsonl" else tsv_records(path, most_broken=MOST_BROKEN)
+def _headless(path: Path, names: Sequence[str], *, open_ended: bool) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Tab-separated rows. Quotes are text: these files do not escape."""
+    for number, line in decoded_lines(path):
+        row = line.split("\t")
+        if len(row) < len(names) or (len(row) > len(names) and not open_ended):
+            expected = f"at least {len(names)}" if open_ended else len(names)
+            raise DataError(f"{path} line {number} has {len(row)} tab-separated columns, expected {expected}")
+        yield number, dict(zip(names, row, strict=False))
+
+
+def _rows(records: Iterator[tuple[int, Mapping[str, Any]]], columns: Columns, path: Path) -> Iterator[Row]:
     names: list[str] = []
     for number, record in records:
         names = names or [_present(names_of, record, path) for names_of in columns.all]
@@ -188,16 +189,6 @@ def _cell(record: Mapping[str, Any], name: str, path: Path, number: int) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise DataError(f"{path} line {number}: column {name} is {value!r:.40}, expected text or a number")
     return str(value)
-
-
-def _plain_rows(path: Path, cells: Cells) -> Iterator[Row]:
-    """Tab-separated rows. Quotes are text: these files do not escape."""
-    for number, line in decoded_lines(path):
-        row = line.split("\t")
-        if len(row) < cells.columns or (len(row) > cells.columns and not cells.more):
-            expected = f"at least {cells.columns}" if cells.more else cells.columns
-            raise DataError(f"{path} line {number} has {len(row)} tab-separated columns, expected {expected}")
-        yield number, row[cells.first], None if cells.second is None else row[cells.second], row[cells.label]
 
 
 def _label(task: TaskName, written: str, path: Path, number: int) -> float:
