@@ -132,11 +132,13 @@ def test_a_request_is_answered_the_same_in_any_company(joint):
     together = completer.complete(tasks)
     for task, answers in zip(tasks, together, strict=True):
         (alone,) = completer.complete([task])
-        assert [one.text for one in answers.choices] == [one.text for one in alone.choices]
-        assert [one.finish_reason for one in answers.choices] == [one.finish_reason for one in alone.choices]
-        for one, other in zip(answers.choices, alone.choices, strict=True):
-            if one.logprobs is not None:
-                assert one.logprobs.token_logprobs == pytest.approx(other.logprobs.token_logprobs, abs=1e-4)
+        assert [choice.text for choice in answers.choices] == [choice.text for choice in alone.choices]
+        assert [choice.finish_reason for choice in answers.choices] == [
+            choice.finish_reason for choice in alone.choices
+        ]
+        for choice, other in zip(answers.choices, alone.choices, strict=True):
+            if choice.logprobs is not None:
+                assert choice.logprobs.token_logprobs == pytest.approx(other.logprobs.token_logprobs, abs=1e-4)
     shifted = completer.complete(tasks[1:])  # teeth: another seed in the same company is seen
     (first,) = completer.complete(tasks[:1])
     assert shifted[0].choices[0].text == together[1].choices[0].text != first.choices[0].text
@@ -188,8 +190,8 @@ def test_stop_cuts_the_chosen_text(client):
 def test_details_show_all_candidates_and_the_base(client, joint):
     answer = ask(client, prompt="The", n=2, max_tokens=5, seed=8, energy={"proposals": 6, "details": True})
     facts, samples = answer["energylm"], joint.sample_batch(["The"] * 2, JointSampling(n=6, max_new_tokens=5), seed=8)
-    assert [one["text"] for one in facts["candidates"]] == samples[0].candidates
-    assert [one["log_weight"] for one in facts["candidates"]] == pytest.approx(
+    assert [candidate["text"] for candidate in facts["candidates"]] == samples[0].candidates
+    assert [candidate["log_weight"] for candidate in facts["candidates"]] == pytest.approx(
         samples[0].log_weights.tolist(), abs=1e-4
     )
     assert facts["base"] == [sample.candidates[0] for sample in samples]
@@ -255,10 +257,10 @@ def test_a_stream_adds_up_to_the_answer(client, logprobs):
         own = [
             part["choices"][0] for part in parts if part["choices"] and part["choices"][0]["index"] == choice["index"]
         ]
-        assert len(own) > 2 and "".join(one["text"] for one in own) == choice["text"]
-        assert [one["finish_reason"] for one in own] == [None] * (len(own) - 1) + [choice["finish_reason"]]
+        assert len(own) > 2 and "".join(part["text"] for part in own) == choice["text"]
+        assert [part["finish_reason"] for part in own] == [None] * (len(own) - 1) + [choice["finish_reason"]]
         if logprobs is not None:
-            told = [value for one in own[:-1] for value in one["logprobs"]["token_logprobs"]]
+            told = [value for part in own[:-1] for value in part["logprobs"]["token_logprobs"]]
             assert told == pytest.approx(choice["logprobs"]["token_logprobs"], abs=1e-5)
     assert parts[-1]["usage"] == whole["usage"] and parts[-1]["choices"] == []
     assert events(client, **body)[-1]["usage"] is None
@@ -320,4 +322,4 @@ def test_a_server_without_an_energy_says_so(lm):
     assert answer.status_code == 400 and "no energy" in answer.json()["error"]["message"]
     facts = ask(client, prompt="x", max_tokens=3, seed=1, energy={"details": True})
     assert facts["energylm"]["candidates"] == [] and facts["energylm"]["base"] == texts(facts)
-    assert [one["id"] for one in client.get("/v1/models").json()["data"]] == ["plain"]
+    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["plain"]

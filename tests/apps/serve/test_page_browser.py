@@ -76,10 +76,15 @@ def fake_server():
         scores = [-30.0, -20.0, -26.0][: len(body.hypotheses)]
         pairs = zip(body.hypotheses, scores, strict=True)
         ranked = [
-            {"index": n, **one.model_dump(), "model_score": score, "total": one.score + body.weight * score}
-            for n, (one, score) in enumerate(pairs)
+            {
+                "index": n,
+                **hypothesis.model_dump(),
+                "model_score": score,
+                "total": hypothesis.score + body.weight * score,
+            }
+            for n, (hypothesis, score) in enumerate(pairs)
         ]
-        best_first = sorted(ranked, key=lambda one: -one["total"])
+        best_first = sorted(ranked, key=lambda entry: -entry["total"])
         whole = {"model": "fake", "convention": "nats", "weight": body.weight, "results": best_first}
         return refused(request) or SafeJSON(schemas.RerankResponse.model_validate(whole).model_dump())
 
@@ -103,7 +108,7 @@ def at(server, browser):
     def go(panel):
         browser.driver.get("about:blank")
         browser.driver.get(f"{address}/#{panel}" if panel else f"{address}/")
-        shown = [one.get_attribute("id") for one in browser.find_all("[role=tabpanel]") if one.is_displayed()]
+        shown = [panel.get_attribute("id") for panel in browser.find_all("[role=tabpanel]") if panel.is_displayed()]
         assert shown == [panel or "generate"]
         return browser
 
@@ -136,8 +141,8 @@ def test_base_and_joint_samples_side_by_side(at, server):
             "energy": {"proposals": 64, "top_k": None, "details": True},
         }
     ]
-    base = [one.text for one in browser.find_all("#base-samples li")]
-    joint = [one.text for one in browser.find_all("#joint-samples li")]
+    base = [element.text for element in browser.find_all("#base-samples li")]
+    joint = [element.text for element in browser.find_all("#joint-samples li")]
     assert base[0] == "On the fourth morning boats boats boats.\nenergy 3.00, weight < 0.1 %"
     # e^0, e^1, e^-1, e^-8 share 1: 24.5 %, 66.5 %, 9.0 %, 0.0 %
     assert joint[0] == "On the fourth morning a boat came.\nenergy −1.50, weight 24.5 %"
@@ -171,7 +176,7 @@ def test_blocks_in_colour_with_verdict_and_calibration(at, server):
     assert [mark.get_property("textContent") for mark in marks] == [TEXT[:29], TEXT[29:]]
     colours = [mark.value_of_css_property("background-color") for mark in marks]
     assert "114, 178" in colours[0] and "213, 94" in colours[1]
-    assert [one.text for one in browser.find_all("#blocks small")] == ["−2.0", "4.0"]
+    assert [element.text for element in browser.find_all("#blocks small")] == ["−2.0", "4.0"]
     browser.pictures("page-detect")
     assert not browser.is_wider_than_the_phone()
 
@@ -180,7 +185,7 @@ def test_an_n_best_list_reranked(at, server):
     browser = at("rerank")
     submit(browser, "rerank")
     assert server[0].state.asked[0]["weight"] == 0.5
-    assert [one["score"] for one in server[0].state.asked[0]["hypotheses"]] == [-4.1, -4.3, -4.4]
+    assert [hypothesis["score"] for hypothesis in server[0].state.asked[0]["hypotheses"]] == [-4.1, -4.3, -4.4]
     rows = [[cell.text for cell in row.find_elements("css selector", "td")] for row in browser.find_all("#ranked tr")]
     assert [row[:3] for row in rows] == [
         ["1", "2\n▲ up 1", "the weather was fine that day"],
@@ -260,7 +265,7 @@ def test_every_field_has_a_name_and_every_picture_of_colour_a_word(at):
         ".map((e) => e.outerHTML)"
     )
     assert unnamed == []
-    ids = [one.get_attribute("id") for one in browser.find_all("[id]")]
+    ids = [element.get_attribute("id") for element in browser.find_all("[id]")]
     assert len(ids) == len(set(ids)) and len(browser.find_all("h1")) == 1
 
 

@@ -55,7 +55,7 @@ async def start(queue, models, payload="first", kind="a", rows=1):
 
 
 async def waiting(queue, *payloads, kind="a", rows=1):
-    tasks = [asyncio.create_task(queue.run(kind, one, rows=rows, has_left=stays)) for one in payloads]
+    tasks = [asyncio.create_task(queue.run(kind, payload, rows=rows, has_left=stays)) for payload in payloads]
     await asyncio.sleep(0)
     return tasks
 
@@ -72,7 +72,7 @@ def test_what_waits_travels_together_in_order_and_by_kind():
         models.go.set()
         answers = await asyncio.gather(first, *tasks)
         await queue.close()
-        assert [one.answer for one in answers] == ["first!", "p!", "q!", "x!", "r!", "s!"]
+        assert [request.answer for request in answers] == ["first!", "p!", "q!", "x!", "r!", "s!"]
         assert models.batches == [
             ["first"],
             ["p", "q", "r"],
@@ -81,7 +81,7 @@ def test_what_waits_travels_together_in_order_and_by_kind():
         ]  # six rows at most, others keep their places
         assert metrics.registry.get_sample_value("energylm_batch_requests_sum") == 6
         assert metrics.registry.get_sample_value("energylm_queue_depth") == 0
-        assert all(one.queue_seconds > 0 and one.model_seconds > 0 for one in answers[1:])
+        assert all(request.queue_seconds > 0 and request.model_seconds > 0 for request in answers[1:])
 
     asyncio.run(scene())
 
@@ -95,7 +95,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back():
             await queue.run("a", "r", rows=1, has_left=stays)
         assert refused.value.status == 429 and int(refused.value.headers["retry-after"]) >= 1
         models.go.set()
-        assert [one.answer for one in await asyncio.gather(*tasks)] == ["first!", "p!", "q!"]
+        assert [request.answer for request in await asyncio.gather(*tasks)] == ["first!", "p!", "q!"]
         assert metrics.registry.get_sample_value("energylm_queue_full_total") == 1
         await queue.close()
 
@@ -190,7 +190,7 @@ def test_closing_answers_what_waits_and_takes_nothing_new():
             await queue.run("a", "late", rows=1, has_left=stays)
         assert refused.value.status == 503
         models.go.set()
-        assert [one.answer for one in await asyncio.gather(*tasks)] == ["first!", "p!"]
+        assert [request.answer for request in await asyncio.gather(*tasks)] == ["first!", "p!"]
         await closing
 
     asyncio.run(scene())

@@ -35,10 +35,10 @@ def client(services):
 def test_scores_are_the_scorers(client, services):
     answer = client.post("/v1/score", json={"texts": TEXTS, "per": "token", "energy": True}).json()
     expected = services.scorer.token_scores(TEXTS)
-    assert [one["score"] for one in answer["scores"]] == pytest.approx([one.score for one in expected])
+    assert [facts["score"] for facts in answer["scores"]] == pytest.approx([facts.score for facts in expected])
     assert answer["scores"][0]["token_scores"][0][0] == expected[0].pieces[0]
     energies = services.energy.text_energies(TEXTS).tolist()
-    assert [one["energy"] for one in answer["scores"]] == pytest.approx(energies, abs=1e-4)
+    assert [facts["energy"] for facts in answer["scores"]] == pytest.approx(energies, abs=1e-4)
     assert (
         "nats" in answer["convention"]
         and "energy" not in client.post("/v1/score", json={"texts": TEXTS[:1]}).json()["scores"][0]
@@ -52,7 +52,7 @@ def test_a_list_is_reranked_as_the_reranker_does(client, services):
     body = {"hypotheses": [{"text": text, "score": score} for text, score in hypotheses], "weight": 0.3}
     results = client.post("/v1/rerank", json=body).json()["results"]
     expected = Reranker(services.scorer, weight=0.3).rerank(hypotheses)
-    assert [one["index"] for one in results] == list(expected.order)
+    assert [result["index"] for result in results] == list(expected.order)
     assert results[0]["total"] == pytest.approx(results[0]["score"] + 0.3 * results[0]["model_score"])
     assert results[-1] == {"index": 1, "text": "", "score": 0.0, "model_score": None, "total": None}
     assert client.post("/v1/rerank", json={"hypotheses": body["hypotheses"]}).json()["weight"] == 0.5
@@ -65,8 +65,12 @@ def test_detections_are_the_detectors(client, services):
         calibration = found.pop("calibration")
         assert calibration["asked_rate"] == 0.05
         blocks, expected_blocks = found.pop("blocks"), [block.to_json() for block in expected.blocks]
-        assert [list(block.values())[:2] for block in blocks] == [[one["start"], one["end"]] for one in expected_blocks]
-        assert [one["score"] for one in blocks] == pytest.approx([one["score"] for one in expected_blocks], abs=1e-5)
+        assert [list(block.values())[:2] for block in blocks] == [
+            [block["start"], block["end"]] for block in expected_blocks
+        ]
+        assert [block["score"] for block in blocks] == pytest.approx(
+            [block["score"] for block in expected_blocks], abs=1e-5
+        )
         rest = {name: value for name, value in expected.to_json().items() if name != "blocks"}
         assert found == pytest.approx(rest, abs=1e-5)
     assert results[1]["verdict"] == "abstains" and results[1]["probability"] is None
@@ -75,14 +79,14 @@ def test_detections_are_the_detectors(client, services):
 def test_requests_travel_together_and_come_back_apart(services):
     """Answers of several requests in one call are those of each alone."""
     scores = score_texts(services, [ScoreRequest(texts=TEXTS[:2], energy=True), ScoreRequest(texts=[TEXTS[2]])])
-    assert [len(one.scores) for one in scores] == [2, 1] and scores[1].scores[0].energy is None
-    assert all(isinstance(one.energy, float) for one in scores[0].scores)
+    assert [len(answer.scores) for answer in scores] == [2, 1] and scores[1].scores[0].energy is None
+    assert all(isinstance(facts.energy, float) for facts in scores[0].scores)
     assert scores[1].scores[0].score == pytest.approx(services.scorer.score([TEXTS[2]])[0], abs=1e-3)
     lists = [Reranker(services.scorer).rerank([(text, 0.0) for text in of_list]) for of_list in (TEXTS, TEXTS[:2])]
     bodies = [RerankRequest(hypotheses=[{"text": text} for text in of_list]) for of_list in (TEXTS, TEXTS[:2])]
     for ranked, alone in zip(rerank_lists(services, bodies), lists, strict=True):
-        assert [one.index for one in ranked.results] == list(alone.order)
-        assert [one.total for one in ranked.results] == pytest.approx(list(alone.totals), abs=1e-3)
+        assert [result.index for result in ranked.results] == list(alone.order)
+        assert [result.total for result in ranked.results] == pytest.approx(list(alone.totals), abs=1e-3)
     first, second = detect_texts(services, [DetectRequest(texts=TEXTS[:1]), DetectRequest(texts=TEXTS[1:])])
     assert (len(first.results), len(second.results)) == (1, 2)
 

@@ -73,7 +73,7 @@ def test_a_proxy_of_our_own_server_gives_what_the_joint_model_gives(server, text
         answer = client.post("/v1/completions", json=body).json()
         expected = joint.sample_batch([PROMPT] * 2, JointSampling(n=8, max_new_tokens=8), seed=9)
         assert [choice["text"] for choice in answer["choices"]] == [sample.text for sample in expected]
-        assert [one["text"] for one in answer["energylm"]["candidates"]] == expected[0].candidates
+        assert [candidate["text"] for candidate in answer["energylm"]["candidates"]] == expected[0].candidates
         streamed = client.post("/v1/completions", json=body | {"stream": True})
         assert streamed.status_code == 200 and streamed.text.endswith("data: [DONE]\n\n")
         asked = client.post("/v1/completions", json={"prompt": [1, 2]})
@@ -115,11 +115,11 @@ def test_corrected_weights_by_hand(text_energy, lm):
     (chosen,) = ProposalChooser(text_energy, lm).choose([(task, [proposals])])
     context = lm.codec.context(PROMPT)
     by_hand = []
-    for one, ending in zip(proposals, ([], [lm.eos_token_id]), strict=True):
-        ids = [*context, *lm.encode(one.text), *ending]
+    for proposal, ending in zip(proposals, ([], [lm.eos_token_id]), strict=True):
+        ids = [*context, *lm.encode(proposal.text), *ending]
         scored = lm.token_log_probs(torch.tensor([ids]), torch.tensor([len(ids)]), first=len(context)).sum()
-        by_hand.append(float(scored) - one.log_prob - float(text_energy.text_energies([PROMPT + one.text])))
-    assert [one.log_weight for one in chosen.energylm.candidates] == pytest.approx(by_hand, abs=1e-3)
+        by_hand.append(float(scored) - proposal.log_prob - float(text_energy.text_energies([PROMPT + proposal.text])))
+    assert [candidate.log_weight for candidate in chosen.energylm.candidates] == pytest.approx(by_hand, abs=1e-3)
     silent = (Proposal(" x", False, None, 0),) * 2
     with pytest.raises(RefusedRequest, match="does not tell the log-probability of every token"):
         ProposalChooser(text_energy, lm).check_pools(task, [silent])

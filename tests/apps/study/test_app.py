@@ -53,8 +53,8 @@ def room(make_study):
         return with_store[-1]
 
     yield open_room
-    for one in with_store:
-        one.store.close()
+    for study in with_store:
+        study.store.close()
 
 
 def item_in(page):
@@ -72,7 +72,7 @@ def test_a_rater_answers_from_the_first_pair_to_the_last(room):
         seen.append(item)
     assert len(seen) == len(set(seen)) == 3 + 4 + 2
     assert "last one. Thank you!" in page.text and "4 pairs" in page.text
-    assert [(one.item, one.seconds) for one in here.answers()] == [(item, 2.5) for item in seen]
+    assert [(answer.item, answer.seconds) for answer in here.answers()] == [(item, 2.5) for item in seen]
 
 
 def test_whoever_fails_the_warm_up_is_let_go_politely(room):
@@ -98,7 +98,7 @@ def test_the_same_answer_twice_is_one_and_another_one_is_refused(room):
     assert [here.send(item, choice).status_code for choice in ("left", "left", "right")] == [303, 303, 409]
     page = here.send(item, "right")
     assert "the first answer stays" in page.text and item_in(page) != item
-    assert [(one.item, one.choice) for one in here.answers()] == [(item, "left")]
+    assert [(answer.item, answer.choice) for answer in here.answers()] == [(item, "left")]
 
 
 def test_a_page_without_a_script_sends_no_seconds(room):
@@ -128,7 +128,7 @@ def test_the_page_tells_neither_models_nor_checks(room):
         assert not re.search(r"\b(shuffled|real|model|check|first_model|wrong)\b", re.sub(r"\?v=\w+", "", text))
         shapes.add(re.sub(r"\d+", "N", text.split("</details>")[1].split("<form")[1]))
         here.store.answer(here.ids[0], item.id, "left", 1.0)
-    kinds = {one.kind for one in here.answers()}
+    kinds = {answer.kind for answer in here.answers()}
     assert kinds == {"pair", "check"} and len(shapes) == 1
 
 
@@ -298,7 +298,7 @@ def test_a_session_ends_by_itself_and_there_are_not_too_many():
     now[0] = SESSION_SECONDS + 1
     assert not sessions.knows(first)
     many = [sessions.open() for _ in range(100)]
-    assert [sessions.knows(one) for one in many] == [False] * 36 + [True] * 64
+    assert [sessions.knows(cookie) for cookie in many] == [False] * 36 + [True] * 64
 
 
 def test_progress_as_json_for_the_owner_only(room):

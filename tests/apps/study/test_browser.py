@@ -92,9 +92,9 @@ def test_a_rater_from_link_to_last_pair_with_a_browser_restart_in_the_middle(sta
         assert second.complaints() == []
 
         stored = list(store.answers())
-        assert [one.item for one in stored] == seen and len(set(seen)) == 3 + 4 + 2
-        assert all(one.seconds > 0 for one in stored)
-        assert [one.preferred for one in stored if one.kind == "qualification"] == ["real"] * 3
+        assert [answer.item for answer in stored] == seen and len(set(seen)) == 3 + 4 + 2
+        assert all(answer.seconds > 0 for answer in stored)
+        assert [answer.preferred for answer in stored if answer.kind == "qualification"] == ["real"] * 3
         assert store.progress().raters[0].stage == "finished"
 
 
@@ -175,7 +175,7 @@ def test_an_answer_survives_a_server_that_is_away_for_a_while(browser, make_stud
             assert list(store.answers()) == []
             away.clear()
             next_after(browser, item)
-            assert [(one.item, one.choice) for one in store.answers()] == [(item, "left")]
+            assert [(answer.item, answer.choice) for answer in store.answers()] == [(item, "left")]
     browser.complaints()
 
 
@@ -191,4 +191,4 @@ def test_the_page_works_without_a_script(browser, make_study):
             next_after(browser, item)
         finally:
             browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-        assert [(one.item, one.choice, one.seconds) for one in store.answers()] == [(item, "right", 0)]
+        assert [(answer.item, answer.choice, answer.seconds) for answer in store.answers()] == [(item, "right", 0)]

@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 def labels(folder):
     with StudyStore.open(folder) as store:
-        return [one.rater.label for one in store.progress().raters]
+        return [standing.rater.label for standing in store.progress().raters]
 
 
 def test_links_are_printed_once_and_kept_as_hashes(energylm, folder):

@@ -107,9 +107,9 @@ def votes_on(study, *by_pair):
 def test_outcome_by_hand(study):
     """jjj, jjb, bb, jb, t and a pair without votes: 2 wins, 1 loss, 2 ties of 5."""
     outcome = study_outcome(study, votes_on(study, "jjj", "jjb", "bb", "jb", "t"))
-    (one,) = outcome.comparisons.values()
-    found = one.preference
-    assert (found.wins, found.ties, found.losses, found.n, one.pairs) == (2, 2, 1, 5, 6)
+    (compared,) = outcome.comparisons.values()
+    found = compared.preference
+    assert (found.wins, found.ties, found.losses, found.n, compared.pairs) == (2, 2, 1, 5, 6)
     assert (found.strict.interval.value, found.inclusive.interval.value) == (0.4, 0.8)
     assert outcome.votes.kept == outcome.votes.given == 11 and outcome.judged_pairs == 4
     assert outcome.strengths is None  # two models: the rate says it
@@ -132,7 +132,11 @@ def test_three_models_get_strengths(study_toy, tmp_path):
     for number, pair in enumerate(study.pairs):
         hand.vote(number, 0, max(pair.first_model, pair.second_model) if number % 4 else pair.first_model)
     outcome = study_outcome(study, hand.given)
-    assert [(one.first, one.second) for one in outcome.comparisons.values()] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [(compared.first, compared.second) for compared in outcome.comparisons.values()] == [
+        ("a", "b"),
+        ("a", "c"),
+        ("b", "c"),
+    ]
     low, middle, high = (outcome.strengths[model].value for model in "abc")
     assert low < middle < high
     assert outcome.to_json()["strengths"]["c"]["lower"] < high

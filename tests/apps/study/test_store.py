@@ -171,7 +171,7 @@ def test_three_raters_a_pair_and_no_fourth(tmp_path):
         assert set(votes.values()) == {3} and len(votes) == 6
         progress = store.progress()
         assert (progress.pairs, progress.pairs_complete, progress.votes, progress.votes_wanted) == (6, 6, 18, 18)
-        assert [one.stage for one in progress.raters] == ["finished"] * 5 and progress.open == 0
+        assert [standing.stage for standing in progress.raters] == ["finished"] * 5 and progress.open == 0
 
 
 def test_open_pairs_count_too(tmp_path):

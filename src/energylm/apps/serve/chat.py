@@ -123,20 +123,16 @@ def _head(answer: CompletionResponse) -> dict[str, Any]:
     return {"id": f"chat{answer.id}", **kept}
 
 
-def _log_probs(told: LogProbs | None) -> ChatLogProbs | None:
-    if told is None:
+def _log_probs(logprobs: LogProbs | None) -> ChatLogProbs | None:
+    if logprobs is None:
         return None
-    rows = zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True)
-    return ChatLogProbs(
-        content=[
-            ChatToken(
-                **_token(token, log_prob).model_dump(),
-                top_logprobs=[_token(*likely) for likely in likeliest.items()],
-            )
-            for token, log_prob, likeliest in rows
-        ]
-    )
+    rows = zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True)
+    content = [
+        ChatToken(**_token(token, value), top_logprobs=[LikelyToken(**_token(*likely)) for likely in likeliest.items()])
+        for token, value, likeliest in rows
+    ]
+    return ChatLogProbs(content=content)
 
 
-def _token(token: str, log_prob: float) -> LikelyToken:
-    return LikelyToken(token=token, logprob=log_prob, bytes=list(token.encode()))
+def _token(token: str, log_prob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": log_prob, "bytes": list(token.encode())}

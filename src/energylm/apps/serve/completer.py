@@ -155,8 +155,7 @@ def _choice(task: CompletionTask, index: int, chosen: ChosenText) -> CompletionC
     text, logprobs = cut_at_stop(chosen.text, task.stop), chosen.logprobs
     is_cut = len(text) < len(chosen.text)
     if is_cut and logprobs is not None:  # of the tokens that begin before the stop
-        count = sum(offset < len(text) for offset in logprobs.text_offset)
-        logprobs = LogProbs(**{name: values[:count] for name, values in logprobs})
+        logprobs = logprobs.part(0, sum(offset < len(text) for offset in logprobs.text_offset))
     finish_reason: Literal["stop", "length"] = "stop" if is_cut or chosen.has_ended else "length"
     return CompletionChoice(
         text=text, index=index, logprobs=logprobs, finish_reason=finish_reason, energylm=chosen.facts

@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -200,19 +200,8 @@ def streamed(parts: Iterable[SamplingResponse], response: Response) -> Streaming
 
 def _pieces(choice: CompletionChoice) -> list[tuple[str, LogProbs | None]]:
     """The text in words; where log-probabilities are told, in tokens, each with its own."""
-    told = choice.logprobs
-    if told is None:
+    logprobs = choice.logprobs
+    if logprobs is None:
         return [(word, None) for word in re.findall(r"\s*(?:\w+|[^\w\s]+)|\s+$", choice.text)]
-    ends = [*told.text_offset[1:], len(choice.text)]
-    return [
-        (
-            choice.text[told.text_offset[i] : ends[i]],
-            LogProbs(
-                tokens=told.tokens[i : i + 1],
-                token_logprobs=told.token_logprobs[i : i + 1],
-                top_logprobs=told.top_logprobs[i : i + 1],
-                text_offset=told.text_offset[i : i + 1],
-            ),
-        )
-        for i in range(len(told.tokens))
-    ]
+    ends = pairwise([*logprobs.text_offset, len(choice.text)])
+    return [(choice.text[start:stop], logprobs.part(i, i + 1)) for i, (start, stop) in enumerate(ends)]

@@ -136,6 +136,10 @@ class LogProbs(ResponseBody):
     top_logprobs: list[dict[str, float]]
     text_offset: list[int]
 
+    def part(self, start: int, stop: int) -> "LogProbs":
+        """Those of some tokens."""
+        return LogProbs(**{name: values[start:stop] for name, values in self})
+
 
 class ChoiceFacts(ResponseBody):
     """How this text was chosen."""
@@ -272,7 +276,7 @@ class RerankRequest(RequestBody):
 
 
 class RankedFacts(ResponseBody):
-    index: int = Field(description="Its place in the request, from 0.")
+    index: int = Field(description="Its index in the request, from 0.")
     text: str
     score: float
     model_score: float | None = Field(description="None for an empty hypothesis.")

@@ -126,22 +126,15 @@ def odds_table(design: StudyDesign) -> Table:
 def rules(design: StudyDesign) -> str:
     """The rules by which answers are dropped, in words."""
     out = design.exclusion
-    said = [
+    items, needed = design.qualification.items, design.qualification.needed
+    sentences = [
+        f"raters qualify with {needed} of {items} comparisons of real text with a sample" if items else "",
         f"raters who passed less than {out.check_mark:.0%} of their checks are dropped with all answers",
         f"one comparison in {design.checks.every} is a check",
+        "answers that share a block with a failed check are dropped" if out.failed_blocks else "",
+        f"answers in a block whose check was not answered are {'dropped' if out.unchecked == 'drop' else 'kept'}",
     ]
-    if out.failed_blocks:
-        said.append("answers that share a block with a failed check are dropped")
-    said.append(
-        f"answers in a block whose check was not answered are {'dropped' if out.unchecked == 'drop' else 'kept'}"
-    )
-    if design.qualification.items:
-        said.insert(
-            0,
-            f"raters qualify with {design.qualification.needed} of {design.qualification.items} comparisons of real "
-            "text with a sample",
-        )
-    return "; ".join(said)
+    return "; ".join(filter(None, sentences))
 
 
 def _about(study: Study, outcome: StudyOutcome) -> str:

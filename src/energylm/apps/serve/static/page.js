@@ -11,6 +11,9 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
+/** A table's row of [kind, ...children]; numbers are set to the right. */
+const row = (...cells) => make("tr", {}, ...cells.map(([className, ...children]) => make("td", { className }, ...children)));
+
 const shown = (number, digits = 2) => (Number.isFinite(number) ? number.toFixed(digits).replace("-", "−") : "–");
 const percent = (share) => (share >= 0.001 || share === 0 ? `${(100 * share).toFixed(1)} %` : "< 0.1 %");
 
@@ -39,8 +42,8 @@ async function ask(path, body, signal) {
 }
 
 function tell(panel, message, kind = "") {
-  const place = panel.querySelector(".status");
-  place.replaceChildren(...(message ? [make("p", { className: kind && `notice ${kind}` }, message)] : []));
+  const status = panel.querySelector(".status");
+  status.replaceChildren(...(message ? [make("p", { className: kind && `notice ${kind}` }, message)] : []));
 }
 
 /** `request(form)` gives the path and the body, or throws Refused; `show(answer, body)` puts the answer into the page. */
@@ -103,8 +106,9 @@ function generateRequest(fields) {
 
 /** Self-normalised weights of the candidates: softmax of their log weights. */
 function shares(candidates) {
-  const highest = Math.max(...candidates.map((one) => one.log_weight ?? -Infinity));
-  const weights = candidates.map((one) => Math.exp((one.log_weight ?? -Infinity) - highest));
+  const logWeights = candidates.map((candidate) => candidate.log_weight ?? -Infinity);
+  const highest = Math.max(...logWeights);
+  const weights = logWeights.map((logWeight) => Math.exp(logWeight - highest));
   const total = weights.reduce((sum, weight) => sum + weight, 0);
   return weights.map((weight) => weight / total);
 }
@@ -122,33 +126,31 @@ function showGenerated(answer, body) {
   const facts = answer.energylm ?? {};
   const candidates = facts.candidates ?? [];
   const weight = shares(candidates);
-  const place = new Map(candidates.map((one, number) => [one.text, number])); // the first text's candidates
-  const told = (text, energy, isFirst) => {
-    const known = isFirst ? place.get(text) : undefined;
-    const found = known === undefined ? energy : candidates[known].energy;
+  const indices = new Map(candidates.map((candidate, index) => [candidate.text, index])); // the first text's candidates
+  const numbers = (text, energy, isFirst) => {
+    const index = isFirst ? indices.get(text) : undefined;
+    const known = index === undefined ? energy : candidates[index].energy;
     return [
-      ...(Number.isFinite(found) ? [`energy ${shown(found)}`] : []),
-      ...(known === undefined ? [] : [`weight ${percent(weight[known])}`]),
+      ...(Number.isFinite(known) ? [`energy ${shown(known)}`] : []),
+      ...(index === undefined ? [] : [`weight ${percent(weight[index])}`]),
     ].join(", ");
   };
   byId("base-samples").replaceChildren(
-    ...(facts.base ?? []).map((text, number) => sample(body.prompt, text, told(text, null, number === 0))),
+    ...(facts.base ?? []).map((text, index) => sample(body.prompt, text, numbers(text, null, index === 0))),
   );
   byId("joint-samples").replaceChildren(
-    ...answer.choices.map((one, number) => sample(body.prompt, one.text, told(one.text, one.energylm?.energy, number === 0))),
+    ...answer.choices.map(({ text, energylm }, index) => sample(body.prompt, text, numbers(text, energylm?.energy, index === 0))),
   );
   byId("generate").querySelector(".facts").replaceChildren(...factsInWords(facts, answer.choices));
   byId("generate").querySelector(".more").hidden = !candidates.length;
-  const order = candidates.map((_, number) => number).sort((a, b) => weight[b] - weight[a]);
+  const order = candidates.map((_, index) => index).sort((a, b) => weight[b] - weight[a]);
   byId("candidates").replaceChildren(
-    ...order.slice(0, MOST_ROWS).map((number) =>
-      make(
-        "tr",
-        {},
-        make("td", { className: "number" }, meterOf(weight[number], weight[order[0]]), percent(weight[number])),
-        make("td", { className: "number" }, shown(candidates[number].energy)),
-        make("td", { className: "number" }, shown(candidates[number].log_weight)),
-        make("td", { className: "text" }, candidates[number].text),
+    ...order.slice(0, MOST_ROWS).map((index) =>
+      row(
+        ["number", meterOf(weight[index], weight[order[0]]), percent(weight[index])],
+        ["number", shown(candidates[index].energy)],
+        ["number", shown(candidates[index].log_weight)],
+        ["text", candidates[index].text],
       ),
     ),
   );
@@ -159,7 +161,7 @@ function factsInWords(facts, choices) {
   const count = facts.candidates?.length;
   const faint = (words) => make("p", { className: "faint" }, words);
   if (!count) return [faint("No energy chose here: both columns are the base model’s.")];
-  const each = choices.map((one) => one.energylm?.ess).filter(Number.isFinite);
+  const each = choices.map((choice) => choice.energylm?.ess).filter(Number.isFinite);
   const share = facts.ess / count;
   const words =
     share < 0.05
@@ -169,7 +171,7 @@ function factsInWords(facts, choices) {
         : "The energy prefers some candidates, and enough of them.";
   return [
     make("p", {}, make("strong", {}, shown(facts.ess, 1)), ` effective of ${count} candidates (ESS)`),
-    ...(each.length > 1 ? [faint(`ESS of each sample: ${each.map((one) => shown(one, 1)).join(", ")}`)] : []),
+    ...(each.length > 1 ? [faint(`ESS of each sample: ${each.map((ess) => shown(ess, 1)).join(", ")}`)] : []),
     faint(facts.warning ?? words),
   ];
 }
@@ -188,8 +190,8 @@ const STRONGEST = 0.5; // opacity, so that text stays readable on light and dark
 /** Stretches between the ends of blocks: [start, end, mean score of the blocks that cover it or null]. */
 function stretches(length, blocks) {
   const ends = [...new Set([0, length, ...blocks.flatMap((block) => [block.start, block.end])])].sort((a, b) => a - b);
-  return ends.slice(0, -1).map((start, place) => {
-    const end = ends[place + 1];
+  return ends.slice(0, -1).map((start, index) => {
+    const end = ends[index + 1];
     const scores = blocks.filter((block) => block.start <= start && end <= block.end).map((block) => block.score);
     return [start, end, scores.length ? scores.reduce((sum, score) => sum + score, 0) / scores.length : null];
   });
@@ -204,31 +206,29 @@ function coloured(text, score) {
 }
 
 function showDetected(answer, body) {
-  const [found] = answer.results;
+  const [result] = answer.results;
   const characters = Array.from(body.texts[0]); // the server counts characters, JavaScript's strings count halves of some
   const verdict = byId("verdict");
-  verdict.textContent = VERDICTS[found.verdict] ?? found.verdict;
-  verdict.dataset.verdict = found.verdict;
-  const calibrated = Number.isFinite(found.probability);
-  byId("verdict-probability").textContent = calibrated ? `${percent(found.probability)} likely a machine’s` : "";
+  verdict.textContent = VERDICTS[result.verdict] ?? result.verdict;
+  verdict.dataset.verdict = result.verdict;
+  const calibrated = Number.isFinite(result.probability);
+  byId("verdict-probability").textContent = calibrated ? `${percent(result.probability)} likely a machine’s` : "";
   byId("scale").hidden = !calibrated;
-  byId("scale").querySelector("i").style.left = `${100 * (found.probability ?? 0)}%`;
-  byId("reason").textContent = sentence(found.reason ?? "");
-  byId("calibration").textContent = calibrationInWords(found.calibration);
+  byId("scale").querySelector("i").style.left = `${100 * (result.probability ?? 0)}%`;
+  byId("reason").textContent = sentence(result.reason ?? "");
+  byId("calibration").textContent = calibrationInWords(result.calibration);
   byId("blocks").replaceChildren(
-    ...stretches(characters.length, found.blocks).flatMap(([start, end, score]) => {
+    ...stretches(characters.length, result.blocks).flatMap(([start, end, score]) => {
       const text = characters.slice(start, end).join("");
       return score === null ? [text] : [make("small", {}, shown(score, 1)), coloured(text, score)];
     }),
   );
   byId("block-rows").replaceChildren(
-    ...found.blocks.map((block) =>
-      make(
-        "tr",
-        {},
-        make("td", { className: "number" }, `${block.start}–${block.end}`),
-        make("td", { className: "number" }, shown(block.score)),
-        make("td", { className: "text" }, `${characters.slice(block.start, block.start + 60).join("")}…`),
+    ...result.blocks.map((block) =>
+      row(
+        ["number", `${block.start}–${block.end}`],
+        ["number", shown(block.score)],
+        ["text", `${characters.slice(block.start, block.start + 60).join("")}…`],
       ),
     ),
   );
@@ -255,7 +255,7 @@ function readHypotheses(written) {
     } catch (error) {
       throw new Refused(`The list is not JSON: ${error.message}`);
     }
-    return list.map((one) => (typeof one === "string" ? { text: one, score: 0 } : { text: one.text, score: one.score ?? 0 }));
+    return list.map((entry) => (typeof entry === "string" ? { text: entry, score: 0 } : { text: entry.text, score: entry.score ?? 0 }));
   }
   const lines = written.split("\n").map((line) => line.trim()).filter(Boolean);
   const scored = lines.map((line) => line.match(/^([-−+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[\s|]+(\S.*)$/));
@@ -274,18 +274,16 @@ function rerankRequest(fields) {
 
 function showRanked(answer, body) {
   byId("ranked").replaceChildren(
-    ...answer.results.map((one, place) => {
-      const rise = one.index - place;
+    ...answer.results.map((result, index) => {
+      const rise = result.index - index;
       const moved = rise ? `${rise > 0 ? "▲ up" : "▼ down"} ${Math.abs(rise)}` : "";
-      return make(
-        "tr",
-        {},
-        make("td", { className: "number" }, String(place + 1)),
-        make("td", { className: "number" }, String(one.index + 1), make("span", { className: "moved" }, moved)),
-        make("td", { className: "text" }, body.hypotheses[one.index].text),
-        make("td", { className: "number" }, shown(body.hypotheses[one.index].score)),
-        make("td", { className: "number" }, shown(one.model_score)),
-        make("td", { className: "number" }, shown(one.total)),
+      return row(
+        ["number", String(index + 1)],
+        ["number", String(result.index + 1), make("span", { className: "moved" }, moved)],
+        ["text", body.hypotheses[result.index].text],
+        ["number", shown(body.hypotheses[result.index].score)],
+        ["number", shown(result.model_score)],
+        ["number", shown(result.total)],
       );
     }),
   );
@@ -296,23 +294,23 @@ function showRanked(answer, body) {
 const tabs = [...document.querySelectorAll("[role=tab]")];
 
 function choose(tab, { focus = false } = {}) {
-  for (const one of tabs) {
-    const chosen = one === tab;
-    one.setAttribute("aria-selected", String(chosen));
-    one.tabIndex = chosen ? 0 : -1;
-    byId(one.getAttribute("aria-controls")).hidden = !chosen;
+  for (const other of tabs) {
+    const chosen = other === tab;
+    other.setAttribute("aria-selected", String(chosen));
+    other.tabIndex = chosen ? 0 : -1;
+    byId(other.getAttribute("aria-controls")).hidden = !chosen;
   }
   if (focus) tab.focus();
 }
 
-tabs.forEach((tab, place) => {
+tabs.forEach((tab, index) => {
   tab.addEventListener("click", () => {
     choose(tab);
     history.replaceState(null, "", `#${tab.getAttribute("aria-controls")}`);
   });
   tab.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const next = { Home: tabs[0], End: tabs.at(-1) }[event.key] ?? (step && tabs.at((place + step) % tabs.length));
+    const next = { Home: tabs[0], End: tabs.at(-1) }[event.key] ?? (step && tabs.at((index + step) % tabs.length));
     if (next) {
       event.preventDefault();
       choose(next, { focus: true });
