@@ -2,12 +2,15 @@
 
 import json
 import math
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import torch
 
+from energylm.errors import ConfigError
+from energylm.plots import LinePlot, Series
 from energylm.records import LOCAL, Record
 from energylm.tables import Table
 
@@ -69,6 +72,7 @@ def test_repr_is_short_and_names_the_fields(record):
     shown = repr(record)
     assert shown.startswith("Outer(inner=Inner(") and "value=3.14159" in shown and "Tensor(1, 2)" in shown
     assert "… 100 in all" in repr(Inner(tuple(map(float, range(100)))))
+    assert "twice=6.28319" in shown  # what is computed, as long as it is a number
 
 
 def test_notebooks_see_the_table_and_the_summary_escaped(record):
@@ -86,6 +90,37 @@ def test_a_table_of_its_own_takes_the_place_of_the_default():
             return Table(["a<b"], [[self.value]], convention="counted")
 
     assert "<th>a&lt;b</th>" in Shown(7)._repr_html_() and "counted" in Shown(7)._repr_html_()
+
+
+@dataclass(frozen=True)
+class Drawn(Record):
+    values: list[float]
+
+    @property
+    def table(self) -> Table:
+        return Table(["value"], [[value] for value in self.values])
+
+    def plot(self) -> LinePlot:
+        return LinePlot([Series("values", list(range(len(self.values))), self.values)], "x", "y")
+
+
+def test_a_natural_plot_stands_under_the_table_and_can_be_saved(tmp_path, record):
+    drawn = Drawn([0.1 * number for number in range(20)])
+    page = drawn._repr_html_()
+    assert page.count("<tr>") == 13 and "… 8 rows more" in page and 'src="data:image/png;base64,iVBOR' in page
+    drawn.plot().save(tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").read_bytes() == drawn.plot().png() == drawn.plot()._repr_png_()
+    assert "<img" not in record._repr_html_()
+    with pytest.raises(ConfigError, match="a Outer has no natural plot"):
+        record.plot()
+
+
+def test_a_data_frame_has_every_digit_and_pandas_is_asked_for_by_name(monkeypatch):
+    frame = Drawn([1 / 3, math.inf]).to_pandas()
+    assert frame["value"].tolist() == [1 / 3, math.inf]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="pip install pandas"):
+        Drawn([1.0]).to_pandas()
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,8 @@ def test_fewer_samples_are_a_part_of_more():
     counts = sample_counts(100)
     assert counts == [2, 5, 10, 20, 50, 100]
     results = JOINT.perplexity_by_samples(TEXTS, counts=counts, prefix_tokens=PREFIX, seed=3)
+    assert len(results) == len(counts) and results.to_pandas()["samples"].tolist() == list(counts)
+    assert results.plot().series[1].y == [result.lower for result in results] and "<img" in results._repr_html_()
     assert [result.n for result in results] == counts
     for result in results:
         alone = JOINT.perplexity(TEXTS, prefix_tokens=PREFIX, n=result.n, seed=3)

@@ -28,25 +28,25 @@ class RequestShape:
 
 
 def groups(shapes: Sequence[RequestShape], *, window: int | None) -> list[list[int]]:
-    """Places of `shapes` in groups, the largest first. One that does not fit the window even alone is a group, too: it
+    """Indices of `shapes` in groups, the largest first. One that does not fit the window even alone is a group, too: it
     is the engine that says so."""
-    order = sorted(range(len(shapes)), key=lambda place: (-shapes[place].n, -shapes[place].max_new_tokens, place))
-    found: list[list[int]] = []
-    for place in order:
-        for group in found:
-            if _fits([shapes[member] for member in (*group, place)], window=window):
-                group.append(place)
+    order = sorted(range(len(shapes)), key=lambda index: (-shapes[index].n, -shapes[index].max_new_tokens, index))
+    result: list[list[int]] = []
+    for index in order:
+        for group in result:
+            if _fits([shapes[member] for member in (*group, index)], window=window):
+                group.append(index)
                 break
         else:
-            found.append([place])
-    return found
+            result.append([index])
+    return result
 
 
 def _fits(members: Sequence[RequestShape], *, window: int | None) -> bool:
-    copies, limits = [one.n for one in members], [one.max_new_tokens for one in members]
+    copies, limits = [shape.n for shape in members], [shape.max_new_tokens for shape in members]
     if max(copies) > MOST_WASTE * min(copies) or max(limits) > MOST_WASTE * min(limits):
         return False
-    return window is None or max(one.context_tokens for one in members) + max(limits) <= window
+    return window is None or max(shape.context_tokens for shape in members) + max(limits) <= window
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def draw_requests(
 ) -> list[Continuations]:
     """The continuations of each request, (1, n, T)."""
     window = getattr(getattr(lm, "model", lm), "max_length", None)
-    found: dict[int, Continuations] = {}
+    results: dict[int, Continuations] = {}
     for group in groups([request.shape for request in requests], window=window):
-        members = [requests[place] for place in group]
+        members = [requests[index] for index in group]
         drawn = sample_continuations(
             lm.decoder(),
             [request.context for request in members],
@@ -84,16 +84,16 @@ def draw_requests(
             context_indices=[request.index for request in members],
             progress=progress,
         )
-        for row, (place, request) in enumerate(zip(group, members, strict=True)):
+        for row, (index, request) in enumerate(zip(group, members, strict=True)):
             own = slice(row, row + 1), slice(request.n)
-            found[place] = replace(
+            results[index] = replace(
                 drawn,
                 tokens=drawn.tokens[*own, : request.max_new_tokens],
                 lengths=drawn.lengths[own],
                 log_prob=drawn.log_prob[own],
                 proposal_log_prob=drawn.proposal_log_prob[own],
             )
-    return [found[place] for place in range(len(requests))]
+    return [results[index] for index in range(len(requests))]
 
 
 @dataclass(frozen=True)
@@ -111,21 +111,21 @@ def token_alternatives(
     """Of each continuation of its context; contexts and continuations have one token at least."""
     window = getattr(getattr(lm, "model", lm), "max_length", None)
     shapes = [RequestShape(len(context), 1, len(new)) for context, new in zip(contexts, continuations, strict=True)]
-    found = [TokenAlternatives([], []) for _ in contexts]
+    results = [TokenAlternatives([], []) for _ in contexts]
     decoder = lm.decoder()
     for group in groups(shapes, window=window):
-        steps = max(len(continuations[place]) for place in group)
-        prefix, logits_BV = decoder.prefill([contexts[place] for place in group])
+        steps = max(len(continuations[index]) for index in group)
+        prefix, logits_BV = decoder.prefill([contexts[index] for index in group])
         state = decoder.fork(prefix, copies=1, max_new_tokens=steps)
         for step in range(steps):
-            token_B = torch.tensor([[*continuations[place], *[0] * steps][step] for place in group])
+            token_B = torch.tensor([[*continuations[index], *[0] * steps][step] for index in group])
             log_prob_BV = logits_BV.double().log_softmax(-1).cpu()
             value_BK, id_BK = log_prob_BV.topk(min(k, log_prob_BV.shape[1]))
             own_B = log_prob_BV.gather(1, token_B[:, None])[:, 0]
-            for row, place in enumerate(group):
-                if step < len(continuations[place]):
-                    found[place].log_probs.append(float(own_B[row]))
-                    found[place].likeliest.append(list(zip(id_BK[row].tolist(), value_BK[row].tolist(), strict=True)))
+            for row, index in enumerate(group):
+                if step < len(continuations[index]):
+                    results[index].log_probs.append(float(own_B[row]))
+                    results[index].likeliest.append(list(zip(id_BK[row].tolist(), value_BK[row].tolist(), strict=True)))
             if step + 1 < steps:
                 logits_BV = decoder.step(state, token_B.to(logits_BV.device))
-    return found
+    return results

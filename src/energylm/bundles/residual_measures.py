@@ -7,7 +7,7 @@ change them, and the first n' of n are the very samples that n' alone would have
 Relations  the formulas stand in `estimators`; `weighted_draws` draws; `residual_model` is the face.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Self
@@ -28,9 +28,47 @@ from energylm.estimators.position_perplexity import (
     stepwise_log_probs,
 )
 from energylm.estimators.sampler_certificate import certified_log_prob
+from energylm.plots import LinePlot, Series
 from energylm.progress import Counter, Progress, progress
 from energylm.randomness import derive_seed
 from energylm.records import Record
+from energylm.tables import Cell, Table
+
+
+@dataclass(frozen=True)
+class PerplexityBySamples(Record):
+    """The interval as it closes: one measurement for each number of samples, all from one pool."""
+
+    results: list[JointPerplexity]
+
+    def __iter__(self) -> Iterator[JointPerplexity]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, index: int) -> JointPerplexity:
+        return self.results[index]
+
+    @property
+    def table(self) -> Table:
+        rows: list[list[Cell]] = [
+            [result.n, result.base.value, result.lower, result.upper, result.certified.value, result.ess.smallest]
+            for result in self.results
+        ]
+        columns = ["samples", "base", "joint, lower", "joint, upper", "certified", "smallest ESS"]
+        return Table(columns, rows, convention=self.results[-1].convention)
+
+    def plot(self) -> LinePlot:
+        counts = [result.n for result in self.results]
+        lines = {
+            "base": [result.base.value for result in self.results],
+            "joint, lower": [result.lower for result in self.results],
+            "joint, upper": [result.upper for result in self.results],
+            "certified": [result.certified.value for result in self.results],
+        }
+        series = [Series(name, counts, values) for name, values in lines.items()]
+        return LinePlot(series, x_label="samples of a context", y_label="perplexity", log_x=True)
 
 
 @dataclass(frozen=True)
@@ -177,10 +215,10 @@ def measure_texts(
                 progress=bar,
             ):
                 here = slice(start + block.start, start + block.stop)
-                for place, count in enumerate(counts):
+                for index, count in enumerate(counts):
                     pool_BN = log_weight_BN[:, :count]
-                    estimates[place].append(log_partition(pool_BN))
-                    certified[place].append(certified_log_prob(lm_log_prob_B[here], -energy_B[here], pool_BN))
+                    estimates[index].append(log_partition(pool_BN))
+                    certified[index].append(certified_log_prob(lm_log_prob_B[here], -energy_B[here], pool_BN))
             start += size
     sizes = [text.bytes for text in texts]
     return MeasuredTexts(

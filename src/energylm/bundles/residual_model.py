@@ -35,6 +35,7 @@ from energylm.bundles.next_tokens import (
 from energylm.bundles.residual_measures import (
     MeasuredPositions,
     MeasuredTexts,
+    PerplexityBySamples,
     estimate_log_partition,
     measure_positions,
     measure_texts,
@@ -201,7 +202,7 @@ class ResidualModel:
         seed: int = 0,
         first_context: int = 0,
         confidence: float = CONFIDENCE,
-    ) -> list[JointPerplexity]:
+    ) -> PerplexityBySamples:
         """The same for several numbers of samples, from one pool: the way the interval closes (fig. 2, left)."""
         texts, draws = as_list(texts), self._draws.counting_afresh()
         cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
@@ -219,7 +220,7 @@ class ResidualModel:
             confidence=confidence,
         )
         self._tell(max(results, key=lambda result: result.n).warning)
-        return results
+        return PerplexityBySamples(results)
 
     def measure(
         self,

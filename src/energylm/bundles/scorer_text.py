@@ -62,7 +62,7 @@ def read_text(encoder: Tokenizer, text: str) -> Reading:
     ends = [word.end() for word in _WORD.finditer(text)]
     last = max(len(ends) - 1, 0)
     words = [min(bisect_right(ends, start), last) for start, _ in encoded.offsets]
-    units = [place if unit is None else unit for place, unit in enumerate(encoded.word_ids)]
+    units = [index if unit is None else unit for index, unit in enumerate(encoded.word_ids)]
     pieces = [text[start:stop] for start, stop in encoded.offsets]
     return Reading(tuple(encoded.ids), tuple(pieces), tuple(words), tuple(units))
 

@@ -180,7 +180,7 @@ class TextReader:
         known = {text: self._memory[text] for text in set(texts) if text in self._memory}
         new = [text for text in dict.fromkeys(texts) if text not in known]
         encoded = self._encoder.encode_batch(new, add_special_tokens=self._special_tokens)
-        known |= {text: np.array(one.ids, dtype=np.int32) for text, one in zip(new, encoded, strict=True)}
+        known |= {text: np.array(encoding.ids, dtype=np.int32) for text, encoding in zip(new, encoded, strict=True)}
         for text in known:
             self._memory[text] = known[text]
             self._memory.move_to_end(text)
