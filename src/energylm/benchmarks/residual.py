@@ -86,7 +86,7 @@ def run(options: Options) -> BenchmarkResult:
     )
 
 
-class NetworkEnergy:
+class BareEnergy:
     """`contracts.ContinuationEnergy` of a bare network, without tokenizer and folder."""
 
     def __init__(self, network: PooledEnergy) -> None:
@@ -108,7 +108,7 @@ def make_energy(kind: str) -> PooledEnergy:
 
 
 def _joint(network: GPT2LMHeadModel, energy: PooledEnergy) -> ResidualModel:
-    return ResidualModel(CausalLanguageModel(network, start_token_id=None, eos_token_id=None), NetworkEnergy(energy))
+    return ResidualModel(CausalLanguageModel(network, start_token_id=None, eos_token_id=None), BareEnergy(energy))
 
 
 def _ours(network: GPT2LMHeadModel, energy: PooledEnergy, context: list[int], n: int) -> float:

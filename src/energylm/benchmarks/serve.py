@@ -36,7 +36,7 @@ from energylm.apps.serve.queue import QUIET_SECONDS
 from energylm.apps.serve.services import Services
 from energylm.apps.serve.verb import ServeLimits
 from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved, private_megabytes, seconds_of
-from energylm.benchmarks.residual import NetworkEnergy
+from energylm.benchmarks.residual import BareEnergy
 from energylm.benchmarks.shared_prefix import make_network
 from energylm.bundles.residual_model import ResidualModel
 from energylm.energies.pooled import PooledEnergy
@@ -182,7 +182,7 @@ def _ask(port: int, load: ClientLoad, seeds: range, *, candidates: int) -> None:
 def _serve(waiting: int, layers: int) -> None:
     """The server's process: prints its port and serves."""
     lm = CausalLanguageModel(make_network(layers=layers), start_token_id=None, eos_token_id=None)
-    energy = NetworkEnergy(PooledEnergy(make_network(layers=layers).transformer, kind="unit").eval())
+    energy = BareEnergy(PooledEnergy(make_network(layers=layers).transformer, kind="unit").eval())
     services = Services("bench", Completer(ResidualModel(lm, energy)))
     listening = running.listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)

@@ -193,7 +193,7 @@ def test_bad_columns_and_unequal_files_are_refused(folder, tagger, tmp_path):
         (("--set", "objective.cost=haming"), ConfigError, "unknown cost 'haming'"),
         (("--set", "training.global_batch=500"), ConfigError, "global_batch is 500 but there are 64 sequences"),
         (("--loss", "hinge", "--set", "objective.self_normalization=1"), ConfigError, "added to cross-entropy"),
-        (("--init", "nowhere"), ModelError, "nowhere is no folder"),
+        (("--init", "nowhere"), ModelError, "model .nowhere. does not exist"),
         (("--set", "objective.bem=2"), ConfigError, "did you mean 'objective.beam'"),
     ],
 )  # fmt: skip

@@ -99,20 +99,9 @@ def _task(verb: PretrainCMLM) -> ConditionalMaskedTask:
 def _new_model(verb: PretrainCMLM, examples: Examples) -> ConditionalMaskedModel:
     texts = (text for pair in zip(examples.sources, examples.targets, strict=True) for side in pair for text in side)
     tokenizer = train_tokenizer(texts, vocabulary_size=verb.vocabulary_size)
-    shape = verb.network
+    settings = verb.network.settings(vocabulary_size=len(tokenizer), longest=verb.longest)
     with seeded(verb.training.seed, "initialisation"):
-        network = ConditionalMaskedLM(
-            ConditionalMaskedConfig(
-                vocab_size=len(tokenizer),
-                hidden_size=shape.width,
-                encoder_layers=shape.encoder_layers,
-                decoder_layers=shape.decoder_layers,
-                num_attention_heads=shape.heads,
-                intermediate_size=shape.inner_width,
-                dropout=shape.dropout,
-                max_position_embeddings=verb.longest,
-            )
-        )
+        network = ConditionalMaskedLM(ConditionalMaskedConfig(**settings))
     return ConditionalMaskedModel(network, tokenizer)
 
 

@@ -5,7 +5,7 @@ goyal2021 §6.2.2 and 6.2.3, table 6.1, figure 6.1.
 A study is a set of cells (language, size, objective, seed). A cell is trained and measured in a folder of its own,
 which ends with `cell.json`; a study that was killed takes finished cells as they are and goes on with the rest.
 
-Relations  `exact_study_cells` makes the cells, `exact_measures` their numbers.
+Relations  `exact_study_cells` makes the cells and their numbers.
 """
 
 from typing import TYPE_CHECKING, Any, Self
@@ -28,7 +28,8 @@ from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Verb
 
 if TYPE_CHECKING:
-    from energylm.verbs.chains.exact_measures import ExactStudyResult
+    from energylm.jobs.costs import Counted, Surroundings
+    from energylm.verbs.chains.exact_study_cells import ExactStudyResult
 
 
 class ExactStudy(Verb):
@@ -107,3 +108,8 @@ class ExactStudy(Verb):
         from energylm.verbs.chains.exact_study_cells import run_study
 
         return run_study(self, job.folder)
+
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.verbs.chains.costs import count_study
+
+        return count_study(self, around)

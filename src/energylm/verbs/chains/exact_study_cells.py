@@ -1,4 +1,7 @@
-"""The cells of an exact study: their data, their training, and what each measured.
+r"""The cells of an exact study: their data, their training, what each measured; and the numbers of all by name.
+
+    −LL   E(y) + log Z        of E_raw, whatever it was trained by
+    −PLL  − Σ_t log p(y_t | y_\t)                −MLM  − Σ_t log p_mlm(y_t | y_\t)          Goyal 2021, table 6.1
 
     small languages   training sequences are drawn; held out is the whole language, every sequence with its probability:
                       −LL is an expectation without sampling error, and −LL minus the entropy is a KL divergence
@@ -6,13 +9,18 @@
     teacher           a masked model of `teacher_size` other sequences, trained for each language and seed where there
                       are projections, which also start from its weights
 
-Relations  `training.exact_study_task` has the objectives, `exact_measures` the numbers (table 6.1, figure 6.1).
+All in nats of a sequence. Z is the sum over all sequences of the same length. Objectives that look at one token at a
+time never compare sequences of different lengths, so lengths have probabilities of their own, those of the training
+data, whose −log is part of −LL where lengths differ.
+
+Relations  `training.exact_study_task` has the objectives.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -20,21 +28,66 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from energylm.bundles.model_folder import new_model_folder, quiet_transformers, write_manifest
-from energylm.config.models import MASKED, PHONEMES, PROJECTIONS, TEACHER, StudyLanguage, StudyObjective
+from energylm.config.models import MASKED, PHONEMES, PROJECTIONS, TEACHER, StudyLanguage, StudyModel, StudyObjective
 from energylm.data.small_languages import SMALL_LANGUAGES, PhonemeWords, Sequences, phoneme_words
 from energylm.errors import ConfigError
 from energylm.files import read_json, write_json
 from energylm.models import bilstm_context
 from energylm.models.bilstm_context import BiLSTMContext, BiLSTMContextConfig
+from energylm.models.context_energies import log_partition, reading
+from energylm.objectives.sequence_likelihood import pseudo_nll, sequence_nll
 from energylm.progress import say
 from energylm.randomness import generator, seeded
+from energylm.records import Record
+from energylm.tables import Table
 from energylm.training.engine import train
 from energylm.training.exact_study_task import ExactStudyTask
 from energylm.training.state import MODEL_FOLDER
-from energylm.verbs.chains.exact_measures import ExactStudyResult, measure, study_result
 from energylm.verbs.chains.exact_study import ExactStudy
 
 CELL_FILE, STUDY_FILE = "cell.json", "study.json"
+AT_ONCE = 256
+COLUMNS = {"−LL": "nll", "±": "nll_error", "−LL − true": "gap", "−PLL": "pseudo_nll", "−MLM": "masked_nll"}
+CONVENTION = (
+    "nats of a sequence; −LL exactly under E_raw, −PLL under its true conditionals, −MLM under the softmax of the "
+    "hidden token; of small languages in expectation over the whole language, of phonemes on the held-out tenth with "
+    "−log of the length's share in training; ± is the standard error over seeds"
+)
+
+
+@dataclass(frozen=True)
+class Measured(Record):
+    """Means over held-out sequences."""
+
+    nll: float
+    pseudo_nll: float
+    masked_nll: float
+    length_nll: float  # the part of `nll` that is due to lengths
+    log_partitions: dict[int, float]  # by length
+
+
+@dataclass(frozen=True)
+class ExactStudyResult(Record):
+    """What reports and claims refer to.
+
+    rows                                        of a table
+    languages.LANGUAGE.SIZE.OBJECTIVE.nll       mean over seeds, `nll_error` its standard error; so for other measures
+    languages.LANGUAGE.OBJECTIVE.nll            the same as a list over sizes, which are languages.LANGUAGE.sequences
+    """
+
+    rows: list[dict[str, Any]]
+    languages: dict[str, dict[str, Any]]
+
+    computed = ("convention",)
+
+    @property
+    def convention(self) -> str:
+        return CONVENTION
+
+    @property
+    def table(self) -> Table:
+        columns = ["language", "sequences", "objective", *COLUMNS]
+        return Table(columns, [[row[column] for column in columns] for row in self.rows], self.convention)
 
 
 @dataclass(frozen=True)
@@ -46,16 +99,19 @@ class StudyCell:
     is_teacher: bool = False
 
     @property
+    def trained(self) -> StudyModel:
+        """What `training_of` calls it."""
+        return TEACHER if self.is_teacher else self.objective
+
+    @property
     def folder_name(self) -> str:
-        return "-".join(
-            [self.language, size_name(self.size), TEACHER if self.is_teacher else self.objective, str(self.seed)]
-        )
+        return "-".join([self.language, size_name(self.size), self.trained, str(self.seed)])
 
 
 def run_study(verb: ExactStudy, output: Path) -> ExactStudyResult:
     """Make or finish the study in the folder `output`."""
     _refuse_another_study(verb, output)
-    cells = list(_cells(verb))
+    cells = list(study_cells(verb))
     numbers = {}
     for number, cell in enumerate(cells, start=1):
         if not (output / cell.folder_name / CELL_FILE).exists():
@@ -69,7 +125,7 @@ def size_name(size: int | None) -> str:
     return "all" if size is None else f"n{size}"
 
 
-def _cells(verb: ExactStudy) -> Iterator[StudyCell]:
+def study_cells(verb: ExactStudy) -> Iterator[StudyCell]:
     for language in verb.languages:
         for seed in range(verb.seeds):
             if verb.has_teacher:
@@ -84,28 +140,10 @@ def _teacher(verb: ExactStudy, language: StudyLanguage, seed: int) -> StudyCell:
 
 
 def _make_cell(cell: StudyCell, verb: ExactStudy, output: Path) -> None:
-    folder, data = output / cell.folder_name, _data(cell, verb)
-    with seeded(cell.seed, "initialisation"):
-        network = BiLSTMContext(
-            BiLSTMContextConfig(vocab_size=data.vocabulary_size, hidden_size=verb.hidden_size, head_size=verb.head_size)
-        )
-    teacher = None
+    folder, data, teacher = output / cell.folder_name, study_data(cell, verb), None
     if cell.objective in PROJECTIONS:
         teacher = _trained(output / _teacher(verb, cell.language, cell.seed).folder_name)
-        network.load_state_dict(teacher.state_dict())
-    training = verb.training_for(TEACHER if cell.is_teacher else cell.objective, seed=cell.seed)
-    task = ExactStudyTask(
-        network,
-        data.train,
-        data.valid,
-        objective=cell.objective,
-        seed=cell.seed,
-        global_batch=training.global_batch,
-        save_model=_save,
-        teacher=teacher,
-        fingerprint={"cell": cell.folder_name},
-    )
-    run = train(task, training, folder=folder)
+    run = train(cell_task(cell, verb, data, teacher), verb.training_for(cell.trained, seed=cell.seed), folder=folder)
     measured = measure(_trained(folder), data.held_out, data.weights_N, log_length_probs=data.log_length_probs)
     write_json(
         folder / CELL_FILE,
@@ -116,6 +154,29 @@ def _make_cell(cell: StudyCell, verb: ExactStudy, output: Path) -> None:
             "steps": run.steps,
             "best_step": run.best_step,
         },
+    )
+
+
+def cell_task(
+    cell: StudyCell, verb: ExactStudy, data: "StudyData", teacher: BiLSTMContext | None = None
+) -> ExactStudyTask:
+    """A new network, or one with the teacher's weights, before its training."""
+    with seeded(cell.seed, "initialisation"):
+        network = BiLSTMContext(
+            BiLSTMContextConfig(vocab_size=data.vocabulary_size, hidden_size=verb.hidden_size, head_size=verb.head_size)
+        )
+    if teacher is not None:
+        network.load_state_dict(teacher.state_dict())
+    return ExactStudyTask(
+        network,
+        data.train,
+        data.valid,
+        objective=cell.objective,
+        seed=cell.seed,
+        global_batch=verb.training_for(cell.trained).global_batch,
+        save_model=_save,
+        teacher=teacher,
+        fingerprint={"cell": cell.folder_name},
     )
 
 
@@ -134,7 +195,7 @@ def _trained(folder: Path) -> BiLSTMContext:
 
 
 @dataclass(frozen=True)
-class _Data:
+class StudyData:
     vocabulary_size: int
     train: Sequences
     valid: Sequences
@@ -144,7 +205,7 @@ class _Data:
     log_length_probs: dict[int, float]
 
 
-def _data(cell: StudyCell, verb: ExactStudy) -> _Data:
+def study_data(cell: StudyCell, verb: ExactStudy) -> StudyData:
     if cell.language == PHONEMES:
         words = _words(verb.max_length, cell.seed)
         sequences, vocabulary_size, entropy = _part_of_words(words, cell, verb), len(words.symbols), None
@@ -159,7 +220,9 @@ def _data(cell: StudyCell, verb: ExactStudy) -> _Data:
         vocabulary_size, entropy, log_length_probs = language.vocabulary_size, language.entropy, {language.length: 0.0}
     validated = min(max(1, round(verb.validation_share * len(sequences))), verb.max_validation)
     kept = len(sequences) - validated
-    return _Data(vocabulary_size, sequences[:kept], sequences[kept:], held_out, weights_N, entropy, log_length_probs)
+    return StudyData(
+        vocabulary_size, sequences[:kept], sequences[kept:], held_out, weights_N, entropy, log_length_probs
+    )
 
 
 def _part_of_words(words: PhonemeWords, cell: StudyCell, verb: ExactStudy) -> Sequences:
@@ -199,5 +262,61 @@ def _result(verb: ExactStudy, numbers: Mapping[StudyCell, dict[str, Any]]) -> Ex
         sizes = [size_name(size) for size in verb.sizes] if cell.is_teacher else [size_name(cell.size)]
         for size in sizes:
             by_name = table.setdefault(cell.language, {}).setdefault(size, {name: [] for name in names})
-            by_name[TEACHER if cell.is_teacher else cell.objective].append(measured)
+            by_name[cell.trained].append(measured)
     return study_result(table)
+
+
+@torch.no_grad()
+def measure(
+    network: BiLSTMContext, held_out: Sequences, weights_N: Tensor, *, log_length_probs: Mapping[int, float]
+) -> Measured:
+    """Means under the weights, which sum to one: those of a sample, or the probabilities of all sequences."""
+    log_partitions = {length: log_partition(network, length) for length in sorted(set(held_out.lengths_N.tolist()))}
+    readings, totals_4 = {length: reading(network, length) for length in log_partitions}, torch.zeros(4).double()
+    for rows_G, tokens_GT in held_out.by_length(at_once=AT_ONCE):
+        length = tokens_GT.shape[1]
+        logits_GTV = readings[length].cloze_logits(tokens_GT)
+        energy_G = -logits_GTV.gather(2, tokens_GT[..., None]).double().sum((1, 2))
+        length_G = torch.full_like(energy_G, -log_length_probs[length])
+        log_z = torch.tensor(log_partitions[length], dtype=torch.float64)
+        losses_4G = [
+            sequence_nll(energy_G, log_z) + length_G,
+            pseudo_nll(readings[length].replaced_energies(tokens_GT), tokens_GT),
+            pseudo_nll(-logits_GTV, tokens_GT),
+            length_G,
+        ]
+        totals_4 += torch.stack([loss_G.double() for loss_G in losses_4G]) @ weights_N[rows_G].double()
+    nll, pseudo, masked, lengths = totals_4.tolist()
+    return Measured(nll, pseudo, masked, lengths, log_partitions)
+
+
+def study_result(table: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]]) -> ExactStudyResult:
+    """From the numbers of every seed by language, size and objective."""
+    rows: list[dict[str, Any]] = []
+    languages: dict[str, dict[str, Any]] = {}
+    for language, by_size in table.items():
+        of_language: dict[str, Any] = {
+            size: {name: _over_seeds(seeds) for name, seeds in by_name.items()} for size, by_name in by_size.items()
+        }
+        rows += [
+            {"language": language, "sequences": size, "objective": name}
+            | {column: numbers.get(key) for column, key in COLUMNS.items()}
+            for size, by_name in of_language.items()
+            for name, numbers in by_name.items()
+        ]
+        sizes = list(of_language.values())
+        lists = {name: {key: [size[name][key] for size in sizes] for key in sizes[0][name]} for name in sizes[0]}
+        sequences = next(iter(lists.values()))["train_sequences"]
+        languages[language] = of_language | lists | {"sequences": sequences}
+    return ExactStudyResult(rows, languages)
+
+
+def _over_seeds(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    numbers: dict[str, Any] = {"seeds": len(seeds), "train_sequences": seeds[0]["train_sequences"]}
+    for key in ("nll", "pseudo_nll", "masked_nll"):
+        values = [seed[key] for seed in seeds]
+        error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+        numbers |= {key: fmean(values), f"{key}_error": error}
+    if seeds[0]["true_nll"] is not None:
+        numbers |= {"true_nll": seeds[0]["true_nll"], "gap": numbers["nll"] - seeds[0]["true_nll"]}
+    return numbers

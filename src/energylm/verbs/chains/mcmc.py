@@ -17,6 +17,7 @@ from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.chains.mcmc_report import MCMCRun
 
 STDIN = "-"
@@ -117,6 +118,11 @@ class MCMC(ChainsConfig, Verb):
         from energylm.verbs.chains.mcmc_run import run
 
         return run(self, job)
+
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.chains.costs import count_mcmc
+
+        return None if STDIN in (self.input, self.source_file) else count_mcmc(self, around)
 
     def shown(self, result: "MCMCRun") -> str:
         return ""  # each text was written as it came

@@ -9,7 +9,7 @@ OUTPUT/checkpoints/    what a killed run continues from
 OUTPUT/training.json   the result; its presence means finished
 """
 
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,7 @@ from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Verb
 
 if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.chains.cmlm_training import CMLMRun
 
 
@@ -38,10 +39,18 @@ class ConditionalShape(Config):
             raise ValueError(f"heads must divide width, came {self.heads} heads and width {self.width}")
         return self
 
-    @property
-    def inner_width(self) -> int:
-        """Of the feed-forward."""
-        return self.feedforward_width or 4 * self.width
+    def settings(self, *, vocabulary_size: int, longest: int) -> dict[str, Any]:
+        """Of the network, by the names of its `config.json`."""
+        return {
+            "vocab_size": vocabulary_size,
+            "hidden_size": self.width,
+            "encoder_layers": self.encoder_layers,
+            "decoder_layers": self.decoder_layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.feedforward_width or 4 * self.width,
+            "dropout": self.dropout,
+            "max_position_embeddings": longest,
+        }
 
 
 class PretrainCMLM(Verb):
@@ -86,6 +95,11 @@ class PretrainCMLM(Verb):
         from energylm.verbs.chains.cmlm_training import train
 
         return train(self, job.folder)
+
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.verbs.chains.costs import count_cmlm
+
+        return count_cmlm(self, around)
 
     def shown(self, result: "CMLMRun") -> str:
         return f"{result.model}: {result.summary()}\n"

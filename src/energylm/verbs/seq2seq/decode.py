@@ -18,6 +18,7 @@ from energylm.verbs.verb import Positional
 
 if TYPE_CHECKING:
     from energylm.bundles.seq2seq_model import Seq2SeqModel
+    from energylm.jobs.costs import Counted, Surroundings
 
 BATCHES_AT_ONCE = 8  # lines of so many batches are sorted by length before they are cut
 STDIN = "-"
@@ -59,6 +60,11 @@ class DecodeSeq2Seq(UsesSeq2Seq):
             if job.emit is not None:
                 job.emit(line)
         return DecodedLines(outputs)
+
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.seq2seq.costs import count_decoding
+
+        return None if self.source == STDIN else count_decoding(self, around)
 
     def lines(self) -> Iterator[str]:
         """Output lines, in the order of the sources, as they are written."""

@@ -13,6 +13,7 @@ from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.seq2seq.evaluating import Picked, Scores, Seq2SeqEvaluation
 
 
@@ -72,6 +73,11 @@ class EvaluateSeq2Seq(JudgesSeq2Seq):
 
         return evaluate(self, output=job.output)
 
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.verbs.seq2seq.costs import count_evaluations
+
+        return count_evaluations([self], around)
+
     def shown(self, result: "Seq2SeqEvaluation") -> str:
         from energylm.tables import to_markdown
 
@@ -108,6 +114,11 @@ class ScoreSeq2Seq(JudgesSeq2Seq):
 
         return score(self.evaluations(), output=job.output)
 
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.verbs.seq2seq.costs import count_evaluations
+
+        return count_evaluations([each for by in self.evaluations().values() for each in by.values()], around)
+
 
 class PickSeq2Seq(Verb):
     """Of several scored models take the one that is best on one set."""
@@ -123,3 +134,8 @@ class PickSeq2Seq(Verb):
         from energylm.verbs.seq2seq.evaluating import pick
 
         return pick(self)
+
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.jobs.costs import Counted
+
+        return Counted()

@@ -8,7 +8,7 @@ OUTPUT/training.json   the result; its presence means finished
 With several `restarts` these lie in OUTPUT/restart-N, and OUTPUT/model is the best of them.
 """
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,7 @@ from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.seq2seq.training import Seq2SeqRun
 
 
@@ -33,6 +34,20 @@ class NetworkConfig(Config):
         None, description="Position i attends to i (fixed), or learned; none = fixed for tagging, else learned."
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="Of source embeddings, memory and readout.")
+
+    def settings(self, task: TaskName, *, sources: int, outputs: int, eos: int | None) -> dict[str, Any]:
+        """Of the network of a task, by the names of its `config.json`; `sources` and `outputs` count symbols."""
+        return {
+            "source_vocab_size": sources,
+            "vocab_size": outputs,
+            "hidden_size": self.hidden,
+            "source_embedding_size": self.source_embedding,
+            "embedding_size": self.embedding,
+            "bidirectional": self.bidirectional,
+            "attention": self.attention or ("learned" if task == TRANSLATION else "fixed"),
+            "dropout": self.dropout,
+            "eos_token_id": eos,
+        }
 
 
 class TrainSeq2Seq(Verb):
@@ -113,6 +128,11 @@ class TrainSeq2Seq(Verb):
         from energylm.verbs.seq2seq.training import train, train_restarts
 
         return train(self, job.folder) if self.restarts == 1 else train_restarts(self, job.folder)
+
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.verbs.seq2seq.costs import count_training
+
+        return count_training(self, around)
 
     def shown(self, result: "Seq2SeqRun") -> str:
         return f"{result.model}: {result.summary()}\n"

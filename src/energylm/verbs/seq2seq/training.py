@@ -171,21 +171,9 @@ def _new_model(
     shape = verb.network
     if shape.attention == "fixed" and verb.task == TRANSLATION:
         raise ConfigError("fixed attention writes as many symbols as the source has; take learned for translation")
-    attention = shape.attention or ("learned" if verb.task == TRANSLATION else "fixed")
+    settings = shape.settings(verb.task, sources=len(tokenizer), outputs=outputs, eos=eos)
     with seeded(verb.training.seed, "initialisation"):
-        network = LSTMSeq2Seq(
-            LSTMSeq2SeqConfig(
-                source_vocab_size=len(tokenizer),
-                vocab_size=outputs,
-                hidden_size=shape.hidden,
-                source_embedding_size=shape.source_embedding,
-                embedding_size=shape.embedding,
-                bidirectional=shape.bidirectional,
-                attention=attention,
-                dropout=shape.dropout,
-                eos_token_id=eos,
-            )
-        )
+        network = LSTMSeq2Seq(LSTMSeq2SeqConfig(**settings))
     return Seq2SeqModel(network, tokenizer, task=verb.task)
 
 

@@ -10,7 +10,7 @@ from energylm.energies.masked_lm import MaskedLMEnergy
 from energylm.estimators.pseudo_log_likelihood import token_pseudo_log_likelihoods
 from energylm.models.bilstm_context import BiLSTMContext, BiLSTMContextConfig
 from energylm.testing import enumerate_sequences
-from energylm.verbs.chains.exact_measures import measure, study_result
+from energylm.verbs.chains.exact_study_cells import measure, study_result
 
 
 @pytest.fixture(scope="module")
