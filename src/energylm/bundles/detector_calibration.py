@@ -53,6 +53,16 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class TextRange(Record):
+    """Whether a text is like those of the calibration: a detector must abstain on German if it has seen English only.
+
+        strangeness(text) = √( (1/J) Σ_j ((f_j − median_j) / spread_j)² )    J cheap features f of characters and words
+        out of range        strangeness above the k-th smallest of m,  k = ⌈(m + 1)(1 − r)⌉
+
+    Every third human text says which words and characters are usual and gives medians and spreads (1.4826 · median
+    absolute deviation); the m others are ranked. They had no part in the measure, so a new human text like them is
+    refused with probability at most r. What it is not: a test of the topic.
+    """
+
     words: tuple[str, ...]
     characters: str
     medians: tuple[float, ...]  # of the features
@@ -76,8 +86,8 @@ class TextRange(Record):
         spreads_J = np.maximum(spreads_J, SMALLEST_SPREAD)
         measure = cls(tuple(words), characters, tuple(medians_J.tolist()), tuple(spreads_J.tolist()), math.inf, 0.0, 0)
         rate = max(REFUSED_RATE, 1 / (len(ranked) + 1))
-        found = false_positive_threshold([measure.strangeness(text) for text in ranked], rate)
-        return replace(measure, limit=found.threshold, rate=found.expected_rate, texts=found.texts)
+        limit = false_positive_threshold([measure.strangeness(text) for text in ranked], rate)
+        return replace(measure, limit=limit.threshold, rate=limit.expected_rate, texts=limit.texts)
 
     def strangeness(self, text: EncodedText) -> float:
         return float(np.sqrt((self._deviations(text) ** 2).mean()))

@@ -219,11 +219,11 @@ def test_the_distribution_by_hand():
     found = AttackResult("real", 0.0, 3, texts, "")
     assert found.edits == [0, 1, 2, 3] and found.flipped_by == [0.0, 0.25, 0.25, 0.5]
     outcome = found.outcome
-    assert (outcome.there_before, outcome.attacked, outcome.flipped) == (1, 4, 2)
-    assert outcome.median_edits == 2.0 and outcome.flips_that_survive_as_text == 0.5
-    assert (outcome.perplexity_before, outcome.perplexity_after) == (20.0, 22.5)
-    assert outcome.perplexity_raised == 0.5 and outcome.fidelity_random == 0.5
-    assert outcome.fidelity_candidates is None
+    assert (outcome["there_before"], outcome["attacked"], outcome["flipped"]) == (1, 4, 2)
+    assert outcome["median_edits"] == 2.0 and outcome["flips_that_survive_as_text"] == 0.5
+    assert (outcome["perplexity_before"], outcome["perplexity_after"]) == (20.0, 22.5)
+    assert outcome["perplexity_raised"] == 0.5 and outcome["fidelity_random"] == 0.5
+    assert outcome["fidelity_candidates"] is None
     assert AttackResult.from_json(json.loads(json.dumps(found.to_json()))) == found
     assert [row[1] for row in found.table.rows] == [1, 0, 1, 2]
     assert AttackResult("real", 0.0, 3, texts[:1], "").flipped_within(3) is None
@@ -244,7 +244,7 @@ def test_a_report_and_json(attack, tmp_path):
     assert kept["edits"] == [0, 1, 2, 3] and kept["flipped_by"] == [0.0] * 4 and len(kept["examples"]) == 4
     assert -1 <= kept["outcome"]["fidelity_random"] <= 1
     nothing = attack(threshold=1e9).run(Job(output=tmp_path / "nothing"))  # all are there before any edit
-    assert nothing.outcome.flipped_fraction is None and nothing.report.exists()
+    assert nothing.outcome["flipped_fraction"] is None and nothing.report.exists()
 
 
 def test_a_plan_loads_no_model(attack, monkeypatch):

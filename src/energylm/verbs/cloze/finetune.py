@@ -289,6 +289,11 @@ class FinetuneSummary(Verb):
     def run(self, job: Job = DEFAULT_JOB) -> FinetuneSummaryResult:
         return FinetuneSummaryResult({model: _task_mean(folders) for model, folders in self.models.items()})
 
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.jobs.costs import Counted
+
+        return Counted()
+
 
 def _task_mean(folders: Mapping[str, str]) -> TaskMean:
     """Over tasks of the medians, with the spread over seeds, and what ignoring the text would give."""

@@ -33,6 +33,7 @@ class Pretrain(Verb, PretrainConfig):
     """What all families have. Killed runs go on where they stopped when run again; finished ones are not repeated."""
 
     shortcuts: ClassVar = {"steps": "training.steps", "seed": "training.seed"}
+    kind_of_model: ClassVar[str]
     writes = "required"
     product = "model"
 
@@ -53,7 +54,7 @@ class Pretrain(Verb, PretrainConfig):
     @property
     def family(self) -> str:
         """Which kind of model it is, as its folder says."""
-        raise NotImplementedError
+        return self.kind_of_model
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
         from energylm.verbs.cloze.pretraining import describe_pretraining
@@ -106,10 +107,7 @@ class PretrainMLM(Pretrain, PretrainMLMConfig):
         "energylm pretrain mlm corpora/sotu --output runs/mlm --preset bit-tiny --steps 1000",
         "energylm pretrain mlm corpora/news -o runs/bit --preset bit-base --set training.precision=bf16 --dry-run",
     )
-
-    @property
-    def family(self) -> str:
-        return "masked-lm"
+    kind_of_model = "masked-lm"
 
 
 class PretrainElectric(Pretrain, PretrainElectricConfig):
@@ -122,10 +120,7 @@ class PretrainElectric(Pretrain, PretrainElectricConfig):
         "energylm pretrain electric corpora/sotu --output runs/electric --steps 1000",
         "energylm pretrain electric corpora/wiki -o runs/e --preset bit-base --set training.preset=clark2020/pretrain",
     )
-
-    @property
-    def family(self) -> str:
-        return "electric"
+    kind_of_model = "electric"
 
 
 class PretrainElectra(Pretrain, PretrainElectraConfig):
@@ -162,10 +157,7 @@ class PretrainTwoTower(Pretrain, PretrainTwoTowerConfig):
     """
 
     examples = ("energylm pretrain two-tower corpora/sotu --output runs/two-tower --compute 1e13",)
-
-    @property
-    def family(self) -> str:
-        return "two-tower"
+    kind_of_model = "two-tower"
 
 
 RUNS: dict[str, type[PretrainConfig | LanguageModelSettings]] = {  # that can be compared

@@ -11,7 +11,7 @@ import numpy as np
 
 from energylm.bundles.reranker import Reranked
 from energylm.data.nbest import NBest
-from energylm.estimators.additive_metrics import AdditiveMetric, Floats, MetricInterval, paired_bootstrap
+from energylm.estimators.additive_metrics import AdditiveMetric, Floats, MetricInterval
 from energylm.estimators.weight_tuning import Tuning
 from energylm.records import LOCAL, Record
 from energylm.report.plots import LinePlot, Series
@@ -112,46 +112,6 @@ def best_lines(chosen: Sequence[Reranked]) -> str:
     return "".join(f"{best.utterance}\t{best.best}\n" for best in chosen)
 
 
-def set_outcome(
-    lists: Sequence[NBest],
-    chosen: Sequence[Reranked],
-    statistics_UHM: Floats,
-    metric: AdditiveMetric,
-    *,
-    name: str,
-    dev: str | None,
-    weights: tuple[float, ...],
-    tuning: Tuning | None,
-    resamples: int,
-    seed: int,
-) -> SetOutcome:
-    """Compare the `chosen` hypotheses with the recogniser's own."""
-    rows_U = np.arange(len(lists))
-    before_U = np.array([recognisers_best(of_list) for of_list in lists])
-    after_U = np.array([result.order[0] for result in chosen])
-    comparison = paired_bootstrap(
-        statistics_UHM[rows_U, before_U], statistics_UHM[rows_U, after_U], metric, resamples=resamples, seed=seed
-    )
-    return SetOutcome(
-        name=name,
-        lists=len(lists),
-        metric=metric.name,
-        lower_is_better=metric.lower_is_better,
-        weights=weights,
-        dev=dev,
-        tuning=tuning,
-        one_best=comparison.first,
-        reranked=comparison.second,
-        difference=comparison.difference,
-        p_value=comparison.p_value,
-        resamples=comparison.resamples,
-        oracle=oracle(lists, statistics_UHM, metric),
-        changes=tuple(_changes(lists, before_U.tolist(), after_U.tolist(), metric.worth(statistics_UHM))),
-        tied=sum(result.tied for result in chosen),
-        empty=sum(not hypothesis.text.strip() for of_list in lists for hypothesis in of_list.hypotheses),
-    )
-
-
 def recognisers_best(of_list: NBest) -> int:
     """The index of what the recogniser itself scores highest, the first of equals."""
     return max(range(len(of_list.hypotheses)), key=lambda index: of_list.hypotheses[index].score)
@@ -164,7 +124,7 @@ def oracle(lists: Sequence[NBest], statistics_UHM: Floats, metric: AdditiveMetri
     return float(metric.value(statistics_UHM[np.arange(len(lists)), best].sum(0)))
 
 
-def _changes(
+def changed_choices(
     lists: Sequence[NBest], before_U: list[int], after_U: list[int], worth_UH: Floats
 ) -> Iterator[ChangedChoice]:
     for row, (of_list, before, after) in enumerate(zip(lists, before_U, after_U, strict=True)):

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from energylm.bundles.reranker import (
     ListBlock,
     ListBlockScores,
@@ -26,7 +28,7 @@ from energylm.bundles.reranker import (
     tune_scored,
 )
 from energylm.data.nbest import NBest, name_of, read_lists, sample_lists
-from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
+from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called, paired_bootstrap
 from energylm.estimators.weight_tuning import ListScores
 from energylm.files import folder_lock, sha256_of_json, write_text
 from energylm.jobs.engine import Engine, open_engine
@@ -35,7 +37,15 @@ from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress, say
 from energylm.report.report import write_report
 from energylm.verbs.cloze.rerank import NamedScorer, Rerank, RerankSet
-from energylm.verbs.cloze.rerank_report import RerankResult, SetOutcome, best_lines, rerank_sections, set_outcome
+from energylm.verbs.cloze.rerank_report import (
+    RerankResult,
+    SetOutcome,
+    best_lines,
+    changed_choices,
+    oracle,
+    recognisers_best,
+    rerank_sections,
+)
 from energylm.verbs.cloze.score import ScoreWorker, check_scorer, scorer_identity, scorer_place
 
 
@@ -176,21 +186,39 @@ def _rerank_set(
     empty = sum(not hypothesis.text.strip() for of_list in file.lists for hypothesis in of_list.hypotheses)
     if empty:
         say(f"energylm: {name}: {empty:,} empty hypotheses have no score and were not chosen")
-    if tied := sum(result.tied for result in chosen):
+    tied = sum(result.tied for result in chosen)
+    if tied:
         say(f"energylm: {name}: {tied:,} lists had several best hypotheses; the recogniser's order decided")
     if file.statistics_UHM is None:
         return None, chosen
-    outcome = set_outcome(
-        file.lists,
-        chosen,
-        file.statistics_UHM,
+    rows_U = np.arange(len(file.lists))
+    before_U = np.array([recognisers_best(of_list) for of_list in file.lists])
+    after_U = np.array([result.order[0] for result in chosen])
+    statistics_UHM = file.statistics_UHM
+    comparison = paired_bootstrap(
+        statistics_UHM[rows_U, before_U],
+        statistics_UHM[rows_U, after_U],
         metric,
-        name=name,
-        dev=None if of_set.dev is None else name_of(of_set.dev),
-        weights=weights,
-        tuning=tuning,
         resamples=verb.resamples,
         seed=verb.seed,
+    )
+    outcome = SetOutcome(
+        name=name,
+        lists=len(file.lists),
+        metric=metric.name,
+        lower_is_better=metric.lower_is_better,
+        weights=weights,
+        dev=None if of_set.dev is None else name_of(of_set.dev),
+        tuning=tuning,
+        one_best=comparison.first,
+        reranked=comparison.second,
+        difference=comparison.difference,
+        p_value=comparison.p_value,
+        resamples=comparison.resamples,
+        oracle=oracle(file.lists, statistics_UHM, metric),
+        changes=tuple(changed_choices(file.lists, before_U.tolist(), after_U.tolist(), metric.worth(statistics_UHM))),
+        tied=tied,
+        empty=empty,
     )
     return outcome, chosen
 

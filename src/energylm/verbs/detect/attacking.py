@@ -98,24 +98,6 @@ class AttackedText(Record):
 
 
 @dataclass(frozen=True)
-class AttackOutcome(Record):
-    """All texts in short; None where nothing was flipped, or nothing had to be."""
-
-    texts: int
-    there_before: int
-    attacked: int
-    flipped: int
-    flipped_fraction: float | None
-    median_edits: float | None
-    perplexity_before: float | None  # median over flipped texts
-    perplexity_after: float | None
-    perplexity_raised: float | None  # fraction of flipped texts
-    flips_that_survive_as_text: float | None
-    fidelity_random: float | None
-    fidelity_candidates: float | None
-
-
-@dataclass(frozen=True)
 class AttackResult(Record):
     towards: str
     threshold: float
@@ -152,24 +134,26 @@ class AttackResult(Record):
         return [self.flipped_within(edits) or 0.0 for edits in self.edits]
 
     @property
-    def outcome(self) -> AttackOutcome:
-        flipped = self.flipped
+    def outcome(self) -> dict[str, float | None]:
+        """All texts in short; None where nothing was flipped, or nothing had to be. Perplexities are medians over
+        flipped texts."""
+        flipped, texts = self.flipped, self.texts
         reread = [text.reread_energy for text in flipped if text.reread_energy is not None]
         sign = -1 if self.towards == "real" else 1
-        return AttackOutcome(
-            texts=len(self.texts),
-            there_before=len(self.texts) - len(self.attacked),
-            attacked=len(self.attacked),
-            flipped=len(flipped),
-            flipped_fraction=self.flipped_within(self.max_edits),
-            median_edits=_median([len(text.edits) for text in flipped]),
-            perplexity_before=_median([text.perplexity for text in flipped]),
-            perplexity_after=_median([text.edits[-1].perplexity for text in flipped]),
-            perplexity_raised=_mean([float(text.edits[-1].perplexity > text.perplexity) for text in flipped]),
-            flips_that_survive_as_text=_mean([float(sign * (energy - self.threshold) > 0) for energy in reread]),
-            fidelity_random=_mean([text.random_fidelity for text in self.texts]),
-            fidelity_candidates=_mean([text.candidate_fidelity for text in self.texts]),
-        )
+        return {
+            "texts": len(texts),
+            "there_before": len(texts) - len(self.attacked),
+            "attacked": len(self.attacked),
+            "flipped": len(flipped),
+            "flipped_fraction": self.flipped_within(self.max_edits),
+            "median_edits": _median([len(text.edits) for text in flipped]),
+            "perplexity_before": _median([text.perplexity for text in flipped]),
+            "perplexity_after": _median([text.edits[-1].perplexity for text in flipped]),
+            "perplexity_raised": _mean([float(text.edits[-1].perplexity > text.perplexity) for text in flipped]),
+            "flips_that_survive_as_text": _mean([float(sign * (energy - self.threshold) > 0) for energy in reread]),
+            "fidelity_random": _mean([text.random_fidelity for text in texts]),
+            "fidelity_candidates": _mean([text.candidate_fidelity for text in texts]),
+        }
 
     @property
     def table(self) -> Table:
@@ -185,7 +169,8 @@ class AttackResult(Record):
 
     @property
     def outcome_table(self) -> Table:
-        return replace(self.outcome.table, convention=self.convention)
+        rows: list[list[Cell]] = [[name.replace("_", " "), value] for name, value in self.outcome.items()]
+        return Table(["what", "value"], rows, convention=self.convention)
 
     @property
     def edited(self) -> list[tuple[int, AttackedText]]:

@@ -92,8 +92,8 @@ def calibrate(verb: CalibrateDetector, *, output: Path | None = None) -> Calibra
     detector, data = open_inputs(verb)
     calibration = fit_detector(
         *(
-            ScoredTexts.of(detector, encoded(detector, of, max_tokens=verb.max_tokens))
-            for of in (data.human, data.machine)
+            ScoredTexts.of(detector, encoded(detector, texts, max_tokens=verb.max_tokens))
+            for texts in (data.human, data.machine)
         ),
         block_tokens=detector.blocks.tokens,
         rate=verb.fpr,

@@ -6,6 +6,7 @@ Lengths of texts come from their bytes; a text is read in its blocks. Where the 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +68,7 @@ def count_calibration(verb: "CalibrateDetector", around: Surroundings) -> Counte
     texts = _lengths(verb.data, network)
     if texts is None:
         return None
-    counted = _read(network, (min(tokens, verb.max_tokens or tokens) for of in texts for tokens in of), blocks, around)
+    counted = _read(network, (min(tokens, verb.max_tokens or tokens) for tokens in chain(*texts)), blocks, around)
     counted.product = network
     return counted
 
@@ -77,9 +78,9 @@ def count_evaluation(verb: "EvaluateDetector", around: Surroundings) -> Counted 
     texts = _lengths(verb.data, network)
     if texts is None:
         return None
-    lengths = [tokens for of in texts for tokens in of]
-    for of in texts:  # the curve by length
-        few = _evenly(of, verb.lengths_texts)
+    lengths = list(chain(*texts))
+    for of_class in texts:  # the curve by length
+        few = _evenly(of_class, verb.lengths_texts)
         lengths += [float(length) for length in verb.lengths for tokens in few if tokens >= length]
     return _read(network, lengths, blocks, around)
 

@@ -80,7 +80,7 @@ class DiscriminationResult(Record):
 
     @property
     def table(self) -> Table:
-        by_context = {f"{of.context_tokens} tokens given": of.measured for of in self.by_context}
+        by_context = {f"{each.context_tokens} tokens given": each.measured for each in self.by_context}
         return measures_table({"all": self.measured} | by_context)
 
 
@@ -115,7 +115,7 @@ def discriminate(verb: Discriminate, *, output: Path | None = None) -> Discrimin
     machine_M = np.concatenate([part.machine_NK.ravel() for part in parts])
     real_group_N = np.concatenate(groups)
     machine_group_M = np.concatenate(
-        [of.repeat(part.machine_NK.shape[1]) for of, part in zip(groups, parts, strict=True)]
+        [group_N.repeat(part.machine_NK.shape[1]) for group_N, part in zip(groups, parts, strict=True)]
     )
     real_cut_N = np.concatenate([part.context_tokens_N for part in parts])
     machine_cut_M = np.concatenate([part.context_tokens_N.repeat(part.machine_NK.shape[1]) for part in parts])
@@ -144,7 +144,7 @@ def grid_cell(cell: CellConfig) -> GridCell:
     if cell.result is None:
         return GridCell(cell)
     result = DiscriminationResult.from_json(read_json(Path(cell.result) / RESULT_FILE))
-    by_context = {of.context_tokens: of.measured for of in result.by_context}
+    by_context = {each.context_tokens: each.measured for each in result.by_context}
     return GridCell(cell, result.measured, by_context, result.overlapping)
 
 
@@ -280,10 +280,10 @@ class DifferencesResult(Record):
             columns += [f"> {share.margin:g}", f"± {share.margin:g}"]
         rows: list[list[Cell]] = [
             [
-                *(of.name, len(of.values), of.mean, of.standard_error, of.median),
-                *(cell for share in of.margins for cell in (share.above, share.standard_error)),
+                *(each.name, len(each.values), each.mean, each.standard_error, each.median),
+                *(cell for share in each.margins for cell in (share.above, share.standard_error)),
             ]
-            for of in self.generators.values()
+            for each in self.generators.values()
         ]
         return Table(columns, rows, convention=self.convention)
 
@@ -294,8 +294,9 @@ class DifferencesResult(Record):
     @property
     def histogram(self) -> LinePlot:
         """All generators in the same bins."""
-        edges = np.histogram_bin_edges([value for of in self.generators.values() for value in of.values], bins=BINS)
-        counts = {of.name: np.histogram(of.values, bins=edges)[0].tolist() for of in self.generators.values()}
+        generators = self.generators.values()
+        edges = np.histogram_bin_edges([value for each in generators for value in each.values], bins=BINS)
+        counts = {each.name: np.histogram(each.values, bins=edges)[0].tolist() for each in generators}
         return histogram_plot(edges.tolist(), counts, x_label="E(generated) − E(real)")
 
     @property
@@ -305,8 +306,8 @@ class DifferencesResult(Record):
 
     def sections(self, *, about: str) -> list[Section]:
         means = "; ".join(
-            f"{of.name}: mean {of.mean:.3g}, {of.margins[0].above:.1%} above {of.margins[0].margin:g}"
-            for of in self.generators.values()
+            f"{each.name}: mean {each.mean:.3g}, {each.margins[0].above:.1%} above {each.margins[0].margin:g}"
+            for each in self.generators.values()
         )
         return [
             Text("What this is", about),
@@ -396,8 +397,10 @@ def _rows(verb: CompareEnergies, negatives: Negatives) -> NDArray[np.int64]:
 
 def _names(folders: Sequence[str]) -> dict[str, str]:
     """What each folder holds, in words; the folder itself beside it where that does not tell them apart."""
-    opened = {folder: Negatives.open(folder) for folder in folders}
-    names = {folder: f"{of.manifest.generator.name}, {SIDES[of.config.side]}" for folder, of in opened.items()}
+    names = {}
+    for folder in folders:
+        negatives = Negatives.open(folder)
+        names[folder] = f"{negatives.manifest.generator.name}, {SIDES[negatives.config.side]}"
     are_different = len(set(names.values())) == len(names)
     return names if are_different else {folder: f"{name} ({folder})" for folder, name in names.items()}
 

@@ -115,6 +115,7 @@ def evaluate(verb: EvaluateDetector, *, output: Path | None = None) -> DetectorE
     data, overlap, left_out = _without_overlap(data, _seen(detector, train), drop=verb.drop_overlap)
     detections, calibration = detect(detector, [text.text for text in data.texts]), detector.calibration
     log_odds_N = np.array([np.nan if detection.log_odds is None else detection.log_odds for detection in detections])
+    judged = list(zip(data.texts, detections, strict=True))
     baseline = None
     if train is not None:
         scores_N = tfidf_scores(train.texts, [text.text for text in data.texts], seed=verb.seed)
@@ -124,10 +125,10 @@ def evaluate(verb: EvaluateDetector, *, output: Path | None = None) -> DetectorE
         baseline=baseline,
         sources=_by_source(verb, data.texts, log_odds_N),
         lengths=_by_length(verb, detector, data),
-        verdicts=_shares((f"{text.label}: {text.source}", of) for text, of in zip(data.texts, detections, strict=True)),
+        verdicts=_shares((f"{text.label}: {text.source}", detection) for text, detection in judged),
         coverage=_shares(  # too short texts are in the first span, where the detector abstains on them
-            (calibration.at(of.tokens_used).shortest, of)
-            for text, of in zip(data.texts, detections, strict=True)
+            (calibration.at(detection.tokens_used).shortest, detection)
+            for text, detection in judged
             if calibration is not None and text.label == HUMAN
         ),
         overlap=overlap,
@@ -276,10 +277,11 @@ def tfidf_scores(train: Sequence[LabelledText], test: Sequence[str], *, seed: in
 def measures_table(rows: Mapping[str, Discrimination], *, convention: str = CONVENTION) -> Table:
     """A row a detector or a source; where TPR at a rate is not known, how many human texts it needs."""
     cells: list[list[Cell]] = []
-    for name, of in rows.items():
-        rates = zip(FALSE_POSITIVE_RATES, (of.tpr_at_1, of.tpr_at_5), strict=True)
+    for name, measured in rows.items():
+        rates = zip(FALSE_POSITIVE_RATES, (measured.tpr_at_1, measured.tpr_at_5), strict=True)
         tpr = [f"needs {texts_needed(rate)} human texts" if value is None else str(value) for rate, value in rates]
-        cells.append([name, of.real, of.machine, str(of.auroc), *tpr, str(of.balanced_accuracy)])
+        auroc, accuracy = str(measured.auroc), str(measured.balanced_accuracy)
+        cells.append([name, measured.real, measured.machine, auroc, *tpr, accuracy])
     columns = ["", "human", "machine", "AUROC", "TPR at 1 %", "TPR at 5 %", "balanced accuracy"]
     return Table(columns, cells, convention=convention)
 
@@ -288,10 +290,10 @@ def _coverage_table(calibration: DetectorCalibration, human: Mapping[int, Verdic
     """What became of the promise: human texts by span, which is named by its shortest length."""
     spans = {span.shortest: span for span in calibration.spans}
     rows: list[list[Cell]] = []
-    for shortest, of in human.items():
+    for shortest, shares in human.items():
         span = spans[shortest]
         promise = (span.false_positive_rate, PROMISES[span.promise])
-        rows.append([calibration.lengths(span), of.texts, of.machine, of.abstains, *promise])
+        rows.append([calibration.lengths(span), shares.texts, shares.machine, shares.abstains, *promise])
     return Table(
         ["length", "human texts", "called machine", "abstains", "promised", "promise for"],
         rows,
@@ -320,7 +322,7 @@ def _sections(result: DetectorEvaluation, calibration: DetectorCalibration | Non
         promised = f"calibrated for {calibration.asked_rate:.3g} false positives"
     verdicts = Table(
         ["", "texts", "called machine", "called human", "abstains"],
-        [[name, of.texts, of.machine, of.human, of.abstains] for name, of in result.verdicts.items()],
+        [[name, each.texts, each.machine, each.human, each.abstains] for name, each in result.verdicts.items()],
         convention=f"verdicts of the detector with its own threshold; {promised}",
     )
     sections: list[Section] = [

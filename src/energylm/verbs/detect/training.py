@@ -88,11 +88,8 @@ class DetectorOutcome(Record):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class DetectorRun(TrainedRun):
+class DetectorRun(TrainedRun, DetectorOutcome):
     report: Path
-    texts: dict[str, int]  # by part and class
-    held_out: Discrimination  # of the calibration texts, by the raw scores
-    calibration: DetectorCalibration | None
 
     def summary(self) -> str:
         held_out, at_1 = self.held_out, self.held_out.tpr_at_1
