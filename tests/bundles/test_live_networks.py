@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
-from energylm import EnergyModel, LanguageModel, Scorer
+from energylm import EnergyModel, LanguageModel, Reranker, ResidualModel, Scorer
 from energylm.bundles.devices import move, usable_device, usable_dtype
 from energylm.bundles.scorer import CausalScorer
 from energylm.data.tokenizer import train_tokenizer
@@ -122,6 +122,10 @@ def test_models_move(network, tokenizer):
     assert Scorer(CausalScorer(lm)).to(dtype=torch.float32).reader.lm.model.network.dtype == torch.float32
     energy = EnergyModel(network, tokenizer).to("cpu", "float64")
     assert energy.network.head.weight.dtype == torch.float64
+    Reranker(Scorer(CausalScorer(lm))).to(dtype="float32")
+    assert network.dtype == torch.float32
+    ResidualModel(lm, energy).to("cpu", "float64")
+    assert network.dtype == energy.network.head.weight.dtype == torch.float64
     assert LanguageModel(network, tokenizer).to("cpu").score(TEXT)
     with pytest.raises(ModelError, match="came for a CPU"):
         lm.to("cpu", "bfloat16")

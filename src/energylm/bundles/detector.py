@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalibration
+from energylm.bundles.devices import Device, DType
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.known_models import model_of_run
 from energylm.bundles.model_folder import MANIFEST, read_manifest, weights_sha256
@@ -122,7 +123,7 @@ class Detector:
         folder: str | Path,
         *,
         blocks: BlockConfig | None = None,
-        device: torch.device | str | None = None,
+        device: Device = None,
         calibrated: bool = True,
     ) -> Self:
         """The detector in `folder`, or a plain energy as one. `blocks` can only be given for the latter. Without
@@ -145,6 +146,11 @@ class Detector:
             )
         calibration = _calibration(folder, facts) if calibrated else None
         return cls(energy, blocks=trained_on, calibration=calibration, seen=_seen(folder, facts))
+
+    def to(self, device: Device = None, dtype: DType = None) -> Self:
+        """The same detector, its energy moved."""
+        self.energy.to(device, dtype)
+        return self
 
     def save_pretrained(self, folder: str | Path) -> None:
         """The energy's folder, with calibration and sketch of the training texts beside it."""

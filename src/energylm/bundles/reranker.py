@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 
+from energylm.bundles.devices import Device, DType
 from energylm.bundles.scorer import Scorer
 from energylm.config.cloze import LengthNormalisation, MetricName, WeightGrid
 from energylm.data.nbest import Hypothesis, NBest, hypothesis, nbest
@@ -163,6 +164,12 @@ class Reranker:
             lists, scorer, metric=metric, grid=grid, length_normalisation=length_normalisation
         )
         return fitted
+
+    def to(self, device: Device = None, dtype: DType = None) -> Self:
+        """The same reranker, its scorers moved."""
+        for scorer in self.scorers:
+            scorer.to(device, dtype)
+        return self
 
     def rerank(self, hypotheses: NBest | Iterable[Hypothesis | tuple[str, float]]) -> Reranked:
         """One list: its hypotheses with their own scores, as `Hypothesis` or pairs (text, score), e.g. a `zip`."""

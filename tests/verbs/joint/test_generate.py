@@ -48,6 +48,24 @@ def test_token_by_token(config):
     assert len(first.to_json()["result"]["tables"]) == 3
 
 
+def test_chat(config, model_folder, energy_folder, tmp_path):
+    """Each prompt is a user's message; the answer stands alone, and equals what Python gives for the same chat."""
+    lm = LanguageModel.from_pretrained(model_folder)
+    lm.tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+    lm.save_pretrained(tmp_path / "chatty")
+    shown = []
+    chat = config(language_model=str(tmp_path / "chatty"), chat=True)
+    results = chat.run(Job(emit=shown.append)).results
+    joint = ResidualModel(
+        LanguageModel.from_pretrained(tmp_path / "chatty"), EnergyModel.from_pretrained(energy_folder)
+    )
+    direct = joint.chat_batch([[{"role": "user", "content": prompt}] for prompt in chat.prompt], chat.sampling)
+    assert [result.result.tokens for result in results] == [sample.tokens for sample in direct]
+    assert shown == [f"{sample.text}\n" for sample in direct]
+    with pytest.raises(ConfigError, match="chats are answered by the joint method"):
+        config(chat=True, method="next-token")
+
+
 def test_next_token_table(config):
     (first, _) = config(method="next-token").run().results
     assert first.shown().count("\n| base |") == first.shown().count("\n| joint |") == 3
