@@ -101,7 +101,7 @@ def energy_and_hand(request, classifier, rewarder, bert_folder, model_folder):
         energy = Energy.from_reward_model(network, tokenizer=tokenizer, beta=2.0)
         return energy, lambda text: reward_by_hand(rewarder, tokenizer(PROMPT + text)["input_ids"])
     if request.param == "similarity":
-        energy = Energy.from_similarity("a boat", encoder=bert_folder, beta=2.0)
+        energy = Energy.from_similarity(bert_folder, "a boat", beta=2.0)
         return energy, lambda text: similarity_by_hand(bert_folder, text, "a boat")
     scorer = Scorer.from_pretrained(model_folder)
     energy = Energy.from_scorer(scorer, beta=2.0)
@@ -174,8 +174,8 @@ def test_a_reward_model_with_a_template_reads_the_conversation(rewarder, lm):
 
 
 def test_of_several_targets_the_nearest_counts(bert_folder):
-    both = Energy.from_similarity(["a boat", "The winter coats"], encoder=bert_folder, beta=1.0)
-    each = [Energy.from_similarity(target, encoder=bert_folder, beta=1.0) for target in both.target]
+    both = Energy.from_similarity(bert_folder, ["a boat", "The winter coats"], beta=1.0)
+    each = [Energy.from_similarity(bert_folder, target, beta=1.0) for target in both.target]
     nearest = torch.stack([energy.text_energies(TEXTS) for energy in each]).amin(0)
     torch.testing.assert_close(both.text_energies(TEXTS), nearest)
     assert float(each[0].text_energies(["a boat"])) == pytest.approx(-1.0, abs=1e-6)
@@ -197,8 +197,8 @@ def test_networks_are_saved_and_read_again(tmp_path, classifier, rewarder, bert_
         (
             Energy.from_classifier(network, tokenizer=tokenizer, label="sad", beta=3.0, judges="text"),
             rewards,
-            Energy.from_similarity(["a boat", "a bridge"], encoder=bert_folder, beta=7.0),
-            2 * rewards + Energy.from_similarity("a boat", encoder=bert_folder),
+            Energy.from_similarity(bert_folder, ["a boat", "a bridge"], beta=7.0),
+            2 * rewards + Energy.from_similarity(bert_folder, "a boat"),
         )
     ):
         energy.save_pretrained(tmp_path / str(number))
@@ -224,6 +224,6 @@ def test_mistakes_are_named(classifier, rewarder, bert_folder):
     with pytest.raises(ModelError, match=r"one output and no labels; take Energy.from_reward_model"):
         Energy.from_classifier(rewarder[0], tokenizer=rewarder[1], label=0)
     with pytest.raises(ConfigError, match="a target of similarity is empty"):
-        Energy.from_similarity(" ", encoder=bert_folder)
+        Energy.from_similarity(bert_folder, " ")
     with pytest.raises(ConfigError, match="classifier:name names no label"):
         Energy.load("classifier:name")

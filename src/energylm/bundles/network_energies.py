@@ -33,6 +33,9 @@ from energylm.errors import ConfigError, ModelError
 from energylm.models.contexts import CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES
 
 
+ENCODER = "minilm-l6"  # of `similarity:TEXT`; its sentence embeddings are made for comparing
+
+
 def loaded(
     kind: "type[NetworkEnergy]",
     network: str | Path | PreTrainedModel,
@@ -252,7 +255,7 @@ class SimilarityEnergy(NetworkEnergy):
     @classmethod
     def from_text(cls, text: str, *, device: Device = None) -> Energy:
         """similarity:TARGET TEXT"""
-        return Energy.from_similarity(text, device=device)
+        return Energy.from_similarity(ENCODER, text, device=device)
 
     @torch.no_grad()
     def embeddings(self, texts: list[str]) -> Tensor:

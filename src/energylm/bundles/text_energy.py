@@ -166,9 +166,9 @@ class Energy(ABC):
 
     @staticmethod
     def from_similarity(
+        encoder: "str | Path | PreTrainedModel",
         target: str | Sequence[str],
         *,
-        encoder: "str | Path | PreTrainedModel" = "minilm-l6",
         tokenizer: "PreTrainedTokenizerFast | None" = None,
         beta: float = 10.0,
         judges: Judges = "completion",

@@ -26,7 +26,7 @@ from energylm.report.report import Numbers, Plot, Samples, Section, Text, write_
 from energylm.tables import Table, to_markdown
 from energylm.training.journal import read_journal
 from energylm.verbs.recipes.demo import ENCODER, ENERGY, LM, Demo, DemoEnergy
-from energylm.verbs.recipes.demo_samples import SideBySide, curves_plot, draw_side_by_side, steering_table
+from energylm.verbs.recipes.demo_samples import SHOWN, SideBySide, curves_plot, draw_side_by_side, steering_table
 from energylm.verbs.recipes.recipe import StepConfig, with_products
 from energylm.verbs.table import verb_class
 
@@ -121,7 +121,10 @@ def _make_pretrained(demo: Demo, output: Path, clock: "_Clock") -> DemoResult:
     steering, steps = demo.steering, demo.made_by()
     say(f"1/{len(steps) + 2} steering: {len(steering.prompts)} prompts towards {steering.target!r}")
     options = JointSampling(
-        n=steering.n, max_new_tokens=steering.max_new_tokens, truncation=Truncation(top_k=steering.top_k)
+        n=steering.n,
+        max_new_tokens=steering.max_new_tokens,
+        truncation=Truncation(top_k=steering.top_k),
+        draws=SHOWN,
     )
     identity = [model_identity(demo.language_model), model_identity(demo.encoder), steering.target]
     load = partial(_steered_model, demo)
@@ -164,18 +167,17 @@ def _make_pretrained(demo: Demo, output: Path, clock: "_Clock") -> DemoResult:
 
 def _steered_model(demo: Demo) -> ResidualModel:
     """At β = 1, where every candidate counts."""
-    energy = Energy.from_similarity(demo.steering.target, encoder=demo.encoder, beta=1.0)
+    energy = Energy.from_similarity(demo.encoder, demo.steering.target, beta=1.0)
     return ResidualModel(LanguageModel.from_pretrained(demo.language_model), energy)
 
 
 def _python_lines(demo: Demo, side: SideBySide) -> str:
     steering = demo.steering
-    encoder = "" if demo.encoder == ENCODER else f", encoder={demo.encoder!r}"
     return "\n".join(
         [
             "from energylm import Energy, LanguageModel, ResidualModel",
             f"lm = LanguageModel.from_pretrained({demo.language_model!r})",
-            f"energy = Energy.from_similarity({steering.target!r}, beta={side.chosen.beta:g}{encoder})",
+            f"energy = Energy.from_similarity({demo.encoder!r}, {steering.target!r}, beta={side.chosen.beta:g})",
             f"sample = ResidualModel(lm, energy).sample({side.prompt!r}, n={steering.n}, "
             f"max_new_tokens={steering.max_new_tokens}, top_k={steering.top_k}, seed={demo.seed})",
             "print(sample.text, sample.kl, sample.kl_error, sample.ess)",
@@ -258,6 +260,7 @@ def _trained_samples(
         n=energy.candidates,
         max_new_tokens=energy.max_new_tokens,
         truncation=Truncation(top_k=energy.top_k),
+        draws=SHOWN,
         stop_at_eos=False,
     )
     load: Callable[[], ResidualModel] = partial(ResidualModel.load, language_model, str(folder), plain_text=True)
@@ -315,6 +318,8 @@ def energy_table(energy: Any) -> Table:
         ["what", "value"],
         [
             ["accuracy, real against generated", energy.accuracy],
+            [f"gain with {energy.gain.candidates} candidates, nats a continuation", energy.gain.nats],
+            ["its standard error", energy.gain.standard_error],
             ["loss before calibration, nats a context", energy.loss_before_calibration],
             ["loss after calibration", energy.loss_after_calibration],
             ["calibration: scale", energy.scale],
