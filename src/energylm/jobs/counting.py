@@ -6,7 +6,7 @@ Products are those of torch's `FlopCounterMode`; bytes are what all other operat
 those that do something (views do nothing). Search and sampling take their own branches, so what is counted is what
 will run; a plan multiplies by rows and steps. LSTMs run as single products meanwhile, since fused ones hide theirs.
 
-Relations  `models.compute` counts transformers of known form from their sizes alone; `verbs.verb.Verb.cost` uses either.
+Relations  `models.compute` counts transformers of known form from their sizes; `verbs.verb.Verb.cost` uses either.
 """
 
 import math
