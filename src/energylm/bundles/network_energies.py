@@ -32,7 +32,6 @@ from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import ConfigError, ModelError
 from energylm.models.contexts import CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES
 
-
 ENCODER = "minilm-l6"  # of `similarity:TEXT`; its sentence embeddings are made for comparing
 
 
