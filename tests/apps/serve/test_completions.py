@@ -22,6 +22,8 @@ from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.joint_texts import JointTexts
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
+from energylm.bundles.scorer import CausalScorer, Scorer
+from energylm.bundles.text_energy import Energy
 from energylm.config.sampling import JointSampling, Truncation
 from energylm.testing import (
     TabularEnergy,
@@ -314,6 +316,21 @@ def test_the_product_of_what_is_asked_is_limited(joint):
     client = TestClient(create_app(Services("tiny", Completer(joint)), ServeLimits(max_request_tokens=999)))
     answer = client.post("/v1/completions", json={"prompt": "x", "n": 2, "max_tokens": 10, "energy": {"proposals": 50}})
     assert answer.status_code == 400 and "1,000 is more than the 999" in answer.json()["error"]["message"]
+
+
+def test_texts_that_the_energy_forbids_have_neither_energy_nor_weight(lm):
+    """+∞ is no JSON. Where nothing is allowed, that is said; scores of forbidden texts come without an energy."""
+    allowed = ResidualModel(lm, Energy.from_pattern("e"))
+    client = TestClient(create_app(Services("tiny", Completer(allowed), scorer=Scorer(CausalScorer(lm)))))
+    answer = ask(client, prompt="The", max_tokens=4, seed=1, energy={"proposals": 64, "details": True})
+    candidates = answer["energylm"]["candidates"]
+    assert all(candidate["energy"] == (0 if "e" in candidate["text"] else None) for candidate in candidates)
+    assert {candidate["energy"] for candidate in candidates} == {0, None} and "e" in texts(answer)[0]
+    scores = client.post("/v1/score", json={"texts": ["the", "a boy"], "energy": True}).json()["scores"]
+    assert scores[0]["energy"] == 0 and "energy" not in scores[1]
+    nothing = ResidualModel(lm, Energy.from_pattern("^never written$"))
+    refused = TestClient(create_app(Services("tiny", Completer(nothing)))).post("/v1/completions", json={"prompt": "x"})
+    assert refused.status_code == 400 and "the energy allows none" in refused.json()["error"]["message"]
 
 
 def test_a_server_without_an_energy_says_so(lm):
