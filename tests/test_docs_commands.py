@@ -25,7 +25,7 @@ pytestmark = pytest.mark.xdist_group("docs")  # one worker, so that the warm pro
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", flags=re.MULTILINE | re.DOTALL)
-RUN, SHOWN = ("bash", "python", "yaml"), ("text", "json", "toml")
+RUN, SHOWN = ("bash", "python", "yaml"), ("text", "json", "toml", "diff", "console")  # the last two: `test_changes`
 FILE_NAME = re.compile(r"# ([\w.-]+\.yaml)\n")
 MAKE = '#!/bin/sh\nexec {make} --dry-run --directory {root} "$@" >/dev/null\n'  # knows its targets, does nothing
 Page = Callable[[str, Path], None]

@@ -8,7 +8,7 @@ import torch
 from energylm.errors import ConfigError
 from energylm.jobs.costs import Surroundings
 from energylm.jobs.counting import work_of
-from energylm.verbs import DecodeSeq2Seq, EvaluateSeq2Seq, ScoreSeq2Seq, TrainSeq2Seq
+from energylm.verbs import DecodeSeq2Seq, EvaluateSeq2Seq, LineSeq2Seq, ScoreSeq2Seq, TrainSeq2Seq
 from energylm.verbs.seq2seq.evaluating import evaluate
 from energylm.verbs.seq2seq.training import _task
 
@@ -81,6 +81,11 @@ def test_judging_is_decoding_and_a_pass_over_the_gold_sequences(data, tmp_path, 
     planned = Surroundings({"@tagger": tagger(data).cost(around).product}, {})  # before the model is there
     scores = ScoreSeq2Seq(model="@tagger", sets={"a": (data,), "b": (data,)}, decodings={"greedy": decoding})
     assert scores.cost(planned).flops == pytest.approx(2 * really, rel=1e-6)
+    line = LineSeq2Seq(model=str(run.model), data=(data,), points=3, alphas=(1.0,))
+    if decoding["method"] == "greedy":
+        with torch.no_grad():
+            drawn = work_of(line.run).flops
+        assert line.cost(around).flops == pytest.approx(drawn, rel=0.1)  # a relaxed symbol is a mixture of all
     (tmp_path / "lines").write_text("Ada saw Rome\n\nBo left Lima\n")
     lines = DecodeSeq2Seq(model=str(run.model), source=str(tmp_path / "lines"), decoding=decoding)
     assert 0 < lines.cost(around).flops < really / 8

@@ -5,8 +5,7 @@
 Quantities are counted by each verb (`Verb.cost`), unit times come from a machine file or are measured in a second or
 two (`plan`), and factors say how much slower a kind of work is than the machine's best: `plan_factors.json`, fitted to
 kept results whose steps were timed on the machine whose rates are given (`energylm plan --fit RESULTS`). Steps whose
-artefacts are there cost nothing. Verbs without counted work (search, fine-tuning, chains …) are named and left out of
-the sum.
+artefacts are there cost nothing. Verbs without counted work (probes, studies) are named and left out of the sum.
 """
 
 import re

@@ -16,7 +16,7 @@ import torch
 
 from energylm.bundles.seq2seq_model import search
 from energylm.bundles.sequence_examples import Examples, read_examples
-from energylm.config.seq2seq import TRANSLATION, DecodingConfig, TaskName
+from energylm.config.seq2seq import GREEDY, TRANSLATION, DecodingConfig, TaskName
 from energylm.data.sequence_pairs import SequencePairs
 from energylm.errors import ConfigError
 from energylm.jobs.costs import Counted, NetworkSettings, Surroundings, bytes_per_token
@@ -31,6 +31,7 @@ from energylm.training.task import Share
 if TYPE_CHECKING:
     from energylm.verbs.seq2seq.decode import DecodeSeq2Seq
     from energylm.verbs.seq2seq.evaluate import EvaluateSeq2Seq
+    from energylm.verbs.seq2seq.line import LineSeq2Seq
     from energylm.verbs.seq2seq.train import TrainSeq2Seq
 
 
@@ -114,6 +115,18 @@ def count_decoding(verb: "DecodeSeq2Seq", around: Surroundings) -> Counted:
     work = _decoding(_network(model.values).train(False), data, verb.decoding)
     counted = Counted()
     counted.add("searching", scaled(work, data.sequences, passes=max(1.0, data.sequences / verb.batch)))
+    return counted
+
+
+def count_line(verb: "LineSeq2Seq", around: Surroundings) -> Counted:
+    """Every point of every line is a pass over the sequences that feeds predictions back: greedy decoding's work."""
+    model = _trained(verb.model, around)
+    examples = _examples(cast(TaskName, model.task), verb.data, verb.limit)
+    data = DataSize.of(examples, vocabulary_size=model.values["source_vocab_size"])
+    passes = verb.points * (1 + len(verb.alphas))
+    work = _decoding(_network(model.values).train(False), data, DecodingConfig(method=GREEDY))
+    counted = Counted()
+    counted.add("searching", scaled(work, passes * data.sequences, passes=passes))
     return counted
 
 

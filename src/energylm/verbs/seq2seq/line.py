@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from energylm.bundles.seq2seq_model import Seq2SeqModel
+    from energylm.jobs.costs import Counted, Surroundings
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,11 @@ class LineSeq2Seq(Verb):
             for name, alpha in alphas.items()
         }
         return ObjectiveLines(curves, None if job.output is None else _write_report(curves, job.output))
+
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.verbs.seq2seq.costs import count_line
+
+        return count_line(self, around)
 
     def _open(self) -> "tuple[Seq2SeqModel, dict[str, Tensor]]":
         import torch
