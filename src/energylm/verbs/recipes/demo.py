@@ -34,14 +34,14 @@ LM, ENERGY = "language model", "energy"  # names of steps
 class DemoSteering(Config):
     """A sentence, and what is drawn to come near it."""
 
-    target: str = Field("a storm at sea", description="What texts shall be similar to.")
+    target: str = Field("cooking and eating a delicious meal", description="What texts shall be similar to.")
     prompts: tuple[str, ...] = Field(
-        ("Last night we", "The old man told us about", "My plan for the weekend:"),
+        ("My favourite hobby is", "On Sunday afternoon we", "The best part of the trip was"),
         min_length=1,
         description="Texts that are continued.",
     )
     n: int = Field(128, ge=32, description="Candidates of each prompt.")
-    max_new_tokens: int = Field(24, ge=1, description="Tokens of a continuation at most.")
+    max_new_tokens: int = Field(20, ge=1, description="Tokens of a continuation at most.")
     top_k: int | None = Field(40, ge=1, description="Draw from the k likeliest tokens; none = all.")
 
 
@@ -60,6 +60,8 @@ class DemoEnergy(Config):
     steps: int = Field(75, ge=1, description="Updates of the energy.")
     batch: int = Field(16, ge=1, description="Contexts per update, each with its real and one generated continuation.")
     learning_rate: float = Field(1e-4, gt=0, description="The highest learning rate.")
+    validation_fraction: float = Field(0.1, gt=0, lt=1, description="Contexts held out, half of them to calibrate on.")
+    validation_negatives: int = Field(1, ge=1, description="Continuations of each of these, at most k.")
     measured_contexts: int = Field(24, ge=2, description="Contexts of the test split that perplexity is measured on.")
     samples: int = Field(200, ge=2, description="Samples a context for log Z.")
     candidates: int = Field(128, ge=3, description="Candidates of which joint sampling keeps one.")
@@ -99,7 +101,8 @@ class DemoEnergy(Config):
                     "init": init,
                     "reads": reads,
                     "validation_contexts": 256,
-                    "validation_negatives": 1,
+                    "validation_fraction": self.validation_fraction,
+                    "validation_negatives": self.validation_negatives,
                     "training": _training(self.steps, self.batch, self.learning_rate, seed),
                 },
             ),
@@ -177,9 +180,13 @@ class Demo(Verb):
         DemoEnergy(
             context=24,
             generated=16,
-            contexts=320,
+            contexts=340,
             k=2,
-            steps=40,
+            steps=64,
+            batch=8,
+            learning_rate=4e-4,
+            validation_fraction=0.25,
+            validation_negatives=2,
             measured_contexts=8,
             samples=64,
             candidates=64,

@@ -74,6 +74,7 @@ class DemoResult(Record):
     perplexity: Any  # the result of `perplexity`
     steered: tuple[SideBySide, ...] = ()  # none from scratch
     python: str = ""  # lines that draw the first of them again
+    target: str = ""  # that they were steered towards
 
     def in_words(self) -> list[str]:
         """What was measured, and what to try next."""
@@ -88,10 +89,16 @@ class DemoResult(Record):
         if self.python:
             lines += ["The same in Python:", *(f"  {line}" for line in self.python.splitlines())]
         model, energy, prompt = (shlex.quote(str(word)) for word in (self.language_model, self.energy, self.prompt))
-        corpus = shlex.quote(str(self.corpus))
+        steering, corpus = shlex.quote(f"similarity:{self.target}"), shlex.quote(str(self.corpus))
+        steered = [
+            f"  energylm generate {model} --energy {steering} --beta {side.chosen.beta:g} --prompt "
+            f"{shlex.quote(side.prompt)} -n {side.curve.n}"
+            for side in self.steered[:1]
+        ]
         return [
             *lines,
             "Try next:",
+            *steered,
             f"  energylm generate {model} --energy {energy} --prompt {prompt} --top-k 10",
             f"  energylm serve {model} --energy {energy}    # and open http://127.0.0.1:8000",
             f"  energylm lm sample {model} --prompt {prompt} -n 3 --top-k 10 --plain",
@@ -162,6 +169,7 @@ def _make_pretrained(demo: Demo, output: Path, clock: "_Clock") -> DemoResult:
         made.results["perplexity"],
         tuple(steered),
         _python_lines(demo, steered[0]),
+        steering.target,
     )
 
 

@@ -1,7 +1,8 @@
 """The demo's texts: what a language model writes, and what an energy keeps of it, side by side.
 
-    base     the first candidate of a pool: one draw of the language model
-    joint    the candidate that the energy keeps of the same pool, at β
+    base     the first candidates of a pool: draws of the language model
+    joint    candidates that the energy keeps of the same pool, at β: the first has the joint model's law, the others
+             are what else the pool offers
 
 Where β is not given it is the largest that the pool carries (`estimators.tilting`), rounded down to two digits, so that
 a person can type it; the same pool is then chosen from again. Each prompt is kept as soon as it is done.
@@ -23,6 +24,7 @@ from energylm.report.report import Sample
 from energylm.tables import Table
 
 CURVE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # times the chosen β
+SHOWN = 3  # texts of each kind
 LONGEST_NAME = 32  # characters of a prompt in a legend
 
 
@@ -31,8 +33,8 @@ class SideBySide(Record):
     """A prompt continued by the language model and by the joint model."""
 
     prompt: str
-    base: str
-    joint: str
+    base: tuple[str, ...]
+    joint: tuple[str, ...]
     curve: RewardCurve  # at `CURVE` times the β that was chosen
 
     computed = ("chosen",)
@@ -44,17 +46,21 @@ class SideBySide(Record):
 
     def samples(self) -> list[Sample]:
         point = self.chosen
-        how = f"joint: 1 of {self.curve.n} at β = {point.beta:g}, KL {point.kl:.2f} ± {point.kl_error:.2f} nats"
+        cost = f"KL {point.kl:.2f} ± {point.kl_error:.2f} nats, ESS {point.ess:.1f}"
+        how = f"joint: {len(self.joint)} of {self.curve.n} at β = {point.beta:g} ({cost})"
         return [
-            Sample(label="language model", prompt=self.prompt, continuation=self.base),
-            Sample(label=f"{how} (ESS {point.ess:.1f})", prompt=self.prompt, continuation=self.joint),
+            Sample(label="language model", prompt=self.prompt, continuation=_in_lines(self.base)),
+            Sample(label=how, prompt=self.prompt, continuation=_in_lines(self.joint)),
         ]
 
     def in_words(self) -> list[str]:
-        return [
-            f"  {sample.label}\n    [{sample.prompt}]{' '.join(sample.continuation.splitlines())}"
-            for sample in self.samples()
-        ]
+        lines = []
+        for sample in self.samples():
+            lines += [
+                f"  {sample.label}",
+                *(f"    {line}" for line in f"[{sample.prompt}]{sample.continuation}".split("\n")),
+            ]
+        return lines
 
 
 def draw_side_by_side(
@@ -85,12 +91,17 @@ def draw_side_by_side(
 def _side_by_side(
     joint: ResidualModel, prompt: str, options: JointSampling, *, beta: float | None, seed: int
 ) -> SideBySide:
-    sample = joint.sample_batch([prompt], options, seed=seed)[0]
+    (sample,) = joint.sample_batch([prompt], options, seed=seed)
     if beta is None:
         largest = sample.reward_curve([1.0]).largest_beta
         beta = _rounded_down(largest) if largest else sample.beta or 1.0
     curve = sample.reward_curve([share * beta for share in CURVE])
-    return SideBySide(prompt, sample.candidates[0], sample.at_beta(beta).text, curve)
+    return SideBySide(prompt, tuple(sample.candidates[:SHOWN]), tuple(sample.at_beta(beta).texts), curve)
+
+
+def _in_lines(texts: Sequence[str]) -> str:
+    """Each on a line of its own."""
+    return "\n…".join(" ".join(text.splitlines()) for text in texts)
 
 
 def _rounded_down(value: float) -> float:
