@@ -94,7 +94,7 @@ def test_sharing_the_prefix_and_reading_it_whole_agree(lm, monkeypatch):
     assert float(results[0].lower[0]) < float(without.lower) - 0.2
 
 
-def test_who_cannot_take_part_is_told_why(lm):
+def test_who_cannot_take_part_is_told_why(lm, tmp_path):
     energy = LetterEnergy()
     joint = ResidualModel(lm, energy)
     with pytest.raises(ModelError, match=r"context and continuation take .* tokens but the model holds 128"):
@@ -113,8 +113,11 @@ def test_who_cannot_take_part_is_told_why(lm):
             ResidualModel(model, energy)
     with pytest.raises(ModelError, match="LanguageModel with a LetterEnergy cannot be saved"):
         joint.save_pretrained("anywhere")
-    with pytest.raises(ModelError, match="holds no residual model"):
+    with pytest.raises(ModelError, match="'nowhere' does not exist"):
         ResidualModel.from_pretrained("nowhere")
+    lm.save_pretrained(tmp_path / "alone")
+    with pytest.raises(ModelError, match="holds no residual model"):
+        ResidualModel.from_pretrained(tmp_path / "alone")
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +199,7 @@ def test_an_empty_prompt_may_end_at_once(lm, model_folder, monkeypatch):
     ],
 )
 def test_what_is_no_energy_and_no_language_model_is_told_at_construction(lm, energy, part, words):
-    with pytest.raises(ModelError, match=rf"the energy of a joint model is {words}; give EnergyModel\.from_pretrained"):
+    with pytest.raises(ModelError, match=rf"the energy of a joint model is {words}; give Energy\.load"):
         ResidualModel(lm, part)
     with pytest.raises(ModelError, match=rf"the language model of a joint model is {words}; give LanguageModel\.from_"):
         ResidualModel(part, energy)

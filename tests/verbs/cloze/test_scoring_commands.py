@@ -180,7 +180,6 @@ def test_dry_runs_say_what_would_be_done(energylm, electric_folder):
         ),
         (("score", "{model}", "texts.txt", "--method", "guess"), "--method: Input should be"),
         (("score", "{model}", "texts.txt", "--masking", "within-word"), "is for masked language models"),
-        (("score", "{energy}", "texts.txt"), "has no score for a text"),
         (("score",), "MODEL is missing"),
         (("rerank", "{model}"), "which lists? give a scorer and its files"),
         (("rerank", "{model}", "lists.json"), "neither dev nor weights"),
@@ -223,9 +222,9 @@ def test_dry_runs_say_what_would_be_done(energylm, electric_folder):
         (("evaluate", "blimp", "./none", "pairs.jsonl"), "does not exist"),
     ],
 )
-def test_mistakes_are_one_line(energylm, model_folder, energy_folder, electric_folder, arguments, words):
-    places = {"{model}": model_folder, "{energy}": energy_folder, "{electric}": electric_folder}
-    code, out, err = energylm(*(places.get(argument, argument) for argument in arguments))
+def test_mistakes_are_one_line(energylm, model_folder, bert_folder, electric_folder, arguments, words):
+    folders = {"{model}": model_folder, "{encoder}": bert_folder, "{electric}": electric_folder}
+    code, out, err = energylm(*(folders.get(argument, argument) for argument in arguments))
     assert code == 2 and out == ""
     lines = [line for line in err.splitlines() if "tuned on" not in line or "cannot" in line]
     assert len(lines) == 1 and words in lines[0], err
