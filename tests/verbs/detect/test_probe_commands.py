@@ -77,7 +77,7 @@ def test_dry_runs_say_what_would_be_done(
         (("perturb", "{energy}", "{model}"), "FILE|CORPUS is missing"),
         (("perturb", "{energy}", "{model}", "{corpus}", "--length", "8"), "leave no middle of 8"),
         (("perturb", "{energy}", "{model}", "nothing.txt"), "nothing.txt does not exist"),
-        (("perturb", "{model}", "{model}", "{corpus}", "--length", "8", "--ends", "2"), "holds no energy"),
+        (("perturb", "{model}", "{model}", "{corpus}", "--length", "8", "--ends", "2"), "holds no trained energy"),
         (
             ("perturb", "{energy}", "{model}", "{corpus}", "--length", "8", "--ends", "2", "--entity", " Johannisburg"),
             "one must go in the place of one",

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from energylm.verbs.cloze.rerank import Rerank
     from energylm.verbs.cloze.score import Score
 
-CAUSAL, MASKED, ELECTRIC = "language-model", "masked-lm", "electric"
+CAUSAL, MASKED = "language-model", "masked-lm"
+ENERGIES = ("electric", "energy")  # without an output layer over the vocabulary
 FRAME = 2  # special tokens around a text
 
 
@@ -110,7 +111,7 @@ def _score(counted: Counted, model: str, lists: Iterable[Sequence[str]], around:
         lengths = [_shared_tokens(texts, network) for texts in lists]
     else:
         lengths = [FRAME + text_tokens(text, network) for texts in lists for text in texts]
-        predicts = kind != ELECTRIC
+        predicts = kind not in ENERGIES
     if kind != MASKED:
         count_texts(counted, network, lengths, around, predicts=predicts)
     else:
