@@ -255,7 +255,7 @@ def _strings(texts: Any, *, field: str) -> Iterator[str]:
             f"texts came as a {kind}; {cure or 'give strings, a datasets.Dataset, a corpus folder or a file'}"
         )
     if hasattr(texts, "select_columns"):
-        columns = texts.column_names
+        columns = getattr(texts, "column_names", None)  # None of a stream
         if columns is not None and field not in columns:
             raise DataError(f"the data set has no column {field!r}; {nearest_field(field, columns)}")
         batches = texts.select_columns([field]).iter(batch_size=DATASET_ROWS)

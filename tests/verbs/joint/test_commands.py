@@ -133,7 +133,7 @@ def test_a_union_by_another_loss(energylm, corpus_folder, model_folder, tmp_path
     train += ("--validation", tmp_path / "v", "--steps", 3, "--batch", 4, "--output", tmp_path / "run")
     _, out, _ = energylm(*train, "--dry-run")
     assert "bilstm energy from bilstm-tiny" in out and "40 contexts of 2 sources" in out
-    assert "ranking with margin 0.25, 3 steps of 4 contexts with 2 negatives each" in out
+    assert "ranking with margin 0.25, 3 steps (0.3 epochs) of 4 contexts with 2 negatives each" in out
     code, out, _ = energylm(*train)
     assert code == 0 and "P@1" in out and (tmp_path / "run/model/energylm.json").exists()
     code, _, err = energylm(*train, "--kind", "linear")

@@ -31,7 +31,6 @@ from torch import Tensor
 from energylm.bundles.compatibility import calibration_caution
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.model_folder import weights_sha256
-from energylm.config.models import KIND_WORDS
 from energylm.data.contrast import ContrastUnion
 from energylm.data.negatives import NegativesSource
 from energylm.estimators.sampler_certificate import sampler_log_normalizer
@@ -148,7 +147,9 @@ def train_energy(verb: TrainEnergy, output: Path) -> EnergyRun:
     run = TrainedRun.of(train(_task(verb, data, energy), verb.training, folder=output), output)
     outcome = EnergyOutcome.from_json(read_json(output / OUTCOME_FILE))
     if os.environ.get("RANK", "0") == "0" and not (output / PAGE).exists():
-        sections = energy_sections(outcome, read_journal(run.journal), about=_about(verb, data, energy))
+        about = f"A {_described(verb, data, energy, start=energy.name)}. It learnt from "
+        about += f"{'; '.join(map(_about_source, data.sources, map(len, data.train.parts)))}."
+        sections = energy_sections(outcome, read_journal(run.journal), about=about)
         write_report(output, title=f"Energy {output.name}", sections=sections)
     return EnergyRun(
         **vars(run),
@@ -164,12 +165,18 @@ def train_energy(verb: TrainEnergy, output: Path) -> EnergyRun:
 def describe_training(verb: TrainEnergy, output: Path) -> str:
     """Check all inputs and say what `train_energy` would do. Writes nothing."""
     data = open_data(verb)
-    energy, training = start_energy(verb, data.corpus, length=data.length), verb.training
-    parameters = sum(parameter.numel() for parameter in energy.network.parameters())
+    energy = start_energy(verb, data.corpus, length=data.length)
+    return f"{output}: {state_of_run(output)}: {_described(verb, data, energy, start=verb.init)}"
+
+
+def _described(verb: TrainEnergy, data: EnergyData, energy: EnergyModel, *, start: str) -> str:
+    """What is trained on what, in words."""
+    network, training = energy.network, verb.training
+    parameters = sum(parameter.numel() for parameter in network.parameters())
     of_sources = "" if len(data.sources) == 1 else f" of {len(data.sources)} sources"
     calibration = len(data.calibration) if verb.calibrate else 0
     return (
-        f"{output}: {state_of_run(output)}: {energy.network.kind} energy from {verb.init}, {parameters:,} parameters, "
+        f"{network.kind} energy from {start}, {parameters:,} parameters, {network.pooling} pooling, "
         f"reads {verb.reads}, {verb.loss_words}, {training.length_words(len(data.train))} of {training.global_batch} "
         f"contexts with {verb.negatives_per_context} negatives each ({len(data.train):,} contexts{of_sources}); "
         f"{len(data.report):,} for validation, {calibration:,} for calibration"
@@ -392,16 +399,6 @@ def _energy_table(outcome: EnergyOutcome) -> Table:
     ]
     columns = ["text", "mean", "standard deviation", *(f"{quantile:.0%} quantile" for quantile in QUANTILES)]
     return Table(columns, rows, convention="calibrated energies; lower = likelier to be real")
-
-
-def _about(verb: TrainEnergy, data: EnergyData, energy: EnergyModel) -> str:
-    """What was trained on what, for the report."""
-    return (
-        f"A {KIND_WORDS[energy.network.kind]} energy ({energy.network.pooling} pooling) that reads {verb.reads}, "
-        f"started from {energy.name}, was trained by the loss {verb.loss_words} with "
-        f"{verb.negatives_per_context} negatives at a time to tell real from generated text in {len(data.train):,} "
-        f"contexts: {'; '.join(map(_about_source, data.sources, map(len, data.train.parts)))}."
-    )
 
 
 def _about_source(source: NegativesSource, contexts: int) -> str:
