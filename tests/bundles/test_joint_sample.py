@@ -3,6 +3,9 @@
 The language has 3 tokens; after a context of 1 there are 9 continuations of 2 tokens. 600 independent pools of 400 come
 from 600 copies of the context. That ±1.96 standard errors cover the exact KL in 95 % of them is judged with a false
 alarm of 1e-4, one-sided: below 95 % − 3.72 · √(0.95 · 0.05 / 600) = 91.7 % the errors are too small.
+
+This language and n were chosen after others had been tried: over 24 settings coverage ran from 90.5 to 96.3 %, lowest
+with 150 candidates. Settings that nobody chose are in `tests/estimators/test_tilting.py`.
 """
 
 import json

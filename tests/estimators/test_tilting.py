@@ -86,6 +86,30 @@ def test_the_stated_error_holds_in_95_percent_of_repeats():
     assert too_small < 368
 
 
+def coverage(stretched=1.0):
+    """Of exact KLs by ±1.96 errors, over 8 random languages of 27 texts, pools of 64 and 400, β of 0.5 and 2: 1,280
+    pools, settings that were fixed before the first run."""
+    generator, hits = torch.Generator().manual_seed(20261117), []
+    for n in (64, 400):
+        for beta in (0.5, 2.0):
+            for _ in range(8):
+                base_V = torch.rand(27, generator=generator, dtype=torch.float64).square()
+                score_V = torch.randn(27, generator=generator, dtype=torch.float64)
+                _, kl = exact(beta, base_V / base_V.sum(), score_V)
+                for _ in range(40):
+                    drawn_N = torch.multinomial(base_V, n, replacement=True, generator=generator)
+                    estimate = point(score_V[drawn_N], beta)
+                    hits.append(abs(estimate.kl - kl) <= 1.96 * stretched * estimate.kl_error)
+    return sum(hits) / len(hits)
+
+
+def test_the_stated_error_of_kl_holds_on_languages_that_nobody_chose():
+    """False alarm 1e-4, one-sided: 95 % − 3.72 · √(0.95 · 0.05 / 1,280) = 92.7 %."""
+    fewest = 0.95 - 3.72 * math.sqrt(0.95 * 0.05 / 1280)
+    assert coverage() >= fewest
+    assert coverage(stretched=0.7) < fewest  # deliberate mistake: errors too small
+
+
 def test_no_tilt_is_the_base():
     score_N = SCORE[drawn(50, seed=3)]
     result = point(score_N, beta=0.0)

