@@ -1,7 +1,7 @@
 """A verb: a frozen, described model whose fields are its options, with `check()` and `run()`. Declared once.
 
-The command line (`cli.command`), the Python call, the recipe step (`verbs.recipes`) and the cost hook of `energylm plan`
-are derived from the class: names, types, defaults, bounds and help come from its fields and stand nowhere else.
+The command line (`cli.command`), the Python call, the recipe step (`verbs.recipes`) and the cost hook of `energylm
+plan` are derived from the class: names, types, defaults, bounds and help come from its fields and stand nowhere else.
 
     class Perplexity(Verb):
         \"\"\"First line: what the verb does. The rest is the help's longer text.\"\"\"
@@ -119,9 +119,10 @@ class Verb(Config):
     def run(self, job: Job = DEFAULT_JOB) -> Record:
         raise NotImplementedError
 
-    def step_content(self) -> Mapping[str, Any] | None:
-        """What a recipe knows this verb's product by, where its options do not tell all (or tell too much)."""
-        return None
+    def step_content(self) -> Mapping[str, Any]:
+        """What a recipe knows this verb's product by; a verb whose options do not tell all (or tell too much) says it
+        in another way."""
+        return self.model_dump(mode="json", exclude=set(self.apart_from))
 
     def cost(self, around: "Surroundings") -> "Counted | None":
         """The work of this verb for `energylm plan`; None where it is not counted."""

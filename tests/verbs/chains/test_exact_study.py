@@ -96,7 +96,7 @@ SHRUNK = TINY["training"] | {"steps": 2, "validation": {"every_steps": 2}}
 def shrunk(step, tmp_path):
     """A recipe's step with its own languages, sizes and objectives, and next to no training."""
     small = {"seeds": 1, "teacher_size": 60, "hidden_size": 3, "head_size": 3, "training": SHRUNK, "training_of": {}}
-    values = step.values | small | {"max_length": 2, "max_validation": 10}
+    values = step.verb.model_dump(exclude_unset=True) | small | {"max_length": 2, "max_validation": 10}
     if "phonemes" in values["languages"]:
         values["sizes"] = [size and 30 + size % 7 for size in values["sizes"]]
     return ExactStudy.checked(values).run(Job(output=tmp_path / step.name)).to_json()
@@ -107,7 +107,7 @@ def shrunk(step, tmp_path):
 def test_recipes_are_planned_at_both_scales(name: str, scale: str, tmp_path) -> None:
     plan = plan_recipe(f"goyal2021/{name}", scale=scale, store=ArtefactStore(tmp_path))
     assert [step.name for step in plan.steps] == ["synthetic", "phonemes"]
-    synthetic, phonemes = (ExactStudy.checked(step.values) for step in plan.steps)
+    synthetic, phonemes = (step.verb for step in plan.steps)
     assert len(synthetic.languages) == 3 and phonemes.languages == ("phonemes",)
     if name == "table6_1":
         assert synthetic.sizes == (1000, 10000) and synthetic.seeds == 5 and phonemes.max_length == 6

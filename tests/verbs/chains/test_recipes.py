@@ -11,7 +11,7 @@ from energylm.verbs import MCMC
 from energylm.verbs.recipes.claims import judge
 from energylm.verbs.recipes.recipe import load_recipe
 from energylm.verbs.recipes.reproducing import _section, plan_recipe, reproduce
-from energylm.verbs.recipes.steps import StepKind
+from energylm.verbs.recipes.steps import make_step
 
 NAMES = ("table6_2", "table6_3", "table6_4", "table6_5", "table6_6", "fig6_2", "fig6_3", "fig6_4")
 TRAINING = {"steps": 2, "global_batch": 8, "threads": 1, "validation": {"every_steps": 2}}
@@ -97,7 +97,7 @@ def test_chains_without_a_source_are_steps_too(masked_folder, tmp_path):
         "chains": {"energy": "raw", "chains": 2, "epochs": 3, "burn_in": 1},
         "search": {"sampler": "mask-predict", "iterations": 2},
     }
-    made = {name: StepKind(MCMC).make(common | run, tmp_path / name) for name, run in runs.items()}
+    made = {name: make_step(MCMC.checked(common | run), tmp_path / name) for name, run in runs.items()}
     assert len(made["chains"]["by_epoch"]["local_energy"]) == 3 and 0 <= made["chains"]["diagnosis"]["novel"] <= 1
     assert made["chains"]["bleu"] is None and made["search"]["energy"] == made["search"]["best_energy"] > 0
 

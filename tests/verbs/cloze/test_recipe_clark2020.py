@@ -12,7 +12,7 @@ from energylm.verbs.recipes import steps as step_kinds
 from energylm.verbs.recipes.claims import judge
 from energylm.verbs.recipes.recipe import load_recipe
 from energylm.verbs.recipes.reproducing import _section, plan_recipe, reproduce
-from energylm.verbs.recipes.steps import step_kind
+from energylm.verbs.recipes.steps import make_step, step_verb
 
 SIBLINGS = {"electric", "electra", "electra_tt", "two_tower", "mlm", "causal"}
 SCORERS = SIBLINGS - {"electra"}
@@ -40,7 +40,9 @@ def costs():
     """The account of both scales, from the very settings that the siblings are trained with."""
     steps = {scale: load_recipe("clark2020/compute").steps_at(scale) for scale in ("mini", "paper")}
     return {
-        scale: {name: step_kind("pretrain-costs").make(of[name].config, None) for name in ("costs", "paper_costs")}
+        scale: {
+            name: make_step(step_verb("pretrain-costs", of[name].config), None) for name in ("costs", "paper_costs")
+        }
         for scale, of in steps.items()
     }
 
@@ -74,11 +76,11 @@ def test_an_unknown_family_is_refused():
     with pytest.raises(
         ConfigError, match="run 'a' makes 'bert'; expected one of electric, electra, two-tower, mlm, lm"
     ):
-        step_kind("pretrain-costs").make({"vocabulary_size": 9, "runs": {"a": {"make": "bert"}}}, None)
+        step_verb("pretrain-costs", {"vocabulary_size": 9, "runs": {"a": {"make": "bert"}}})
     endless = {"schedule": {"kind": "constant"}, "validation": {"patience_evaluations": 2}, "steps": None}
     with pytest.raises(ConfigError, match="run 'a' trains until validation stops improving; give steps or compute"):
         runs = {"a": {"make": "mlm", "training": endless}}
-        step_kind("pretrain-costs").make({"vocabulary_size": 9, "runs": runs}, None)
+        make_step(step_verb("pretrain-costs", {"vocabulary_size": 9, "runs": runs}), None)
 
 
 def test_the_tables_share_siblings_and_scores(data, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from energylm.verbs.recipes.steps import step_kind
+from energylm.verbs.recipes.steps import make_step, step_identity, step_verb
 
 LISTS = {
     f"u{number}": {
@@ -32,7 +32,7 @@ def data(tmp_path, monkeypatch):
 
 def test_rerank(data, electric_folder, tmp_path):
     values = {"scorers": [str(electric_folder)], "sets": [{"lists": "data:lists.json", "dev": "data:lists.json"}]}
-    found = step_kind("rerank").make(values, tmp_path / "out")
+    found = make_step(step_verb("rerank", values), tmp_path / "out")
     outcome = found["sets"]["lists"]
     assert outcome["one_best"]["value"] == pytest.approx(20) and outcome["lists"] == 3
     assert outcome["tuning"]["value"] == outcome["reranked"]["value"] and json.dumps(found)
@@ -41,7 +41,7 @@ def test_rerank(data, electric_folder, tmp_path):
 
 def test_minimal_pairs(data, electric_folder, tmp_path):
     """Those of the data folder where none are named."""
-    result = step_kind("evaluate blimp").make({"model": str(electric_folder)}, tmp_path / "out")
+    result = make_step(step_verb("evaluate blimp", {"model": str(electric_folder)}), tmp_path / "out")
     assert result["mean"]["percent"] in (0.0, 100.0) and result["pairs"] == 1
     assert [(one["name"], one["accuracy"]["percent"]) for one in result["paradigms"]] == [
         ("order", result["mean"]["percent"])
@@ -56,7 +56,7 @@ def test_steps_are_known_by_content(data, kind, monkeypatch):
     }[kind]
 
     def identity():
-        return step_kind(kind).identity(values, origin="a step")
+        return step_identity(kind, values, origin="a step")
 
     before = identity()
     monkeypatch.setenv("ENERGYLM_DATA", str(data / "there"))

@@ -11,13 +11,13 @@ from energylm.jobs.costs import CorpusSize, Surroundings, bytes_per_token
 from energylm.jobs.job import Job
 from energylm.verbs import BuildCorpus
 from energylm.verbs.corpus.info import CorpusDescription
-from energylm.verbs.recipes.steps import step_kind
+from energylm.verbs.recipes.steps import make_step, step_identity, step_verb
 
 STEP = f"corpus build/{'a' * KEY_DIGITS}"
 
 
 def identity(**values):
-    return step_kind("corpus build").identity(values, origin="step 'corpus'")
+    return step_identity("corpus build", values, origin="step 'corpus'")
 
 
 def test_content_counts_and_not_where_it_lies(texts_folder, tmp_path, monkeypatch):
@@ -55,7 +55,7 @@ def test_a_data_set_of_the_hub_goes_by_its_name(monkeypatch):
 
 def test_the_steps_result_is_the_verbs_own(texts_folder, tmp_path):
     values = {"sources": [str(texts_folder)], "vocabulary_size": 300, "valid_fraction": 0.2}
-    result = step_kind("corpus build").make(values, tmp_path / "step")
+    result = make_step(step_verb("corpus build", values), tmp_path / "step")
     again = BuildCorpus(**values).run(Job(output=tmp_path / "again"))
     assert CorpusDescription.from_json({**result, "folder": again.folder}) == again and result == again.to_json()
     manifest = Corpus.open(tmp_path / "step").manifest

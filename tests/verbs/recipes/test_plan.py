@@ -14,7 +14,7 @@ from energylm.verbs.recipes import plan_cost as module
 from energylm.verbs.recipes.demo import TinyDemo
 from energylm.verbs.recipes.plan import MachineConfig, Plan
 from energylm.verbs.recipes.plan_cost import fit_factors, plan_cost, save_factors, seconds_of, timed_steps, unit_seconds
-from energylm.verbs.recipes.steps import step_kind
+from energylm.verbs.recipes.steps import step_verb
 
 MACHINE = MachineConfig(
     matmul_gflops=100, memory_gigabytes_per_second=10, operation_microseconds=5, text_megabytes_per_second=2
@@ -35,7 +35,7 @@ GPU = {
 
 
 def count_step(kind, values, around):
-    return step_kind(kind).cost(values, around)
+    return step_verb(kind, values).cost(around)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from energylm.records import Record
 from energylm.verbs import table
 from energylm.verbs.recipes.recipe import load_recipe, recipe_names
 from energylm.verbs.recipes.reproducing import plan_recipe, reproduce
-from energylm.verbs.recipes.steps import step_kind
+from energylm.verbs.recipes.steps import make_step, step_verb
 from energylm.verbs.verb import Verb
 
 TRAINING = {"steps": 4, "global_batch": 2, "validation": {"every_steps": 4}, "threads": 1}
@@ -128,7 +128,7 @@ def store(tmp_path_factory):
 
 def test_what_is_kept_of_a_step_does_not_say_which_process_finished_it(lists, tmp_path):
     """A step killed between its last byte and its record is found finished by the next process. `--json` tells."""
-    first, second = (step_kind("lists").make({"value": 4}, tmp_path / "made") for _ in range(2))
+    first, second = (make_step(step_verb("lists", {"value": 4}), tmp_path / "made") for _ in range(2))
     assert first == second == {"x": [1, 2], "y": [3.0, 4]}
     assert Lists(value=4).run(Job(output=tmp_path / "made")).to_json()["was_finished"]  # teeth: it does differ
 

@@ -258,9 +258,9 @@ class Grid(Verb):
         from energylm.verbs.recipes.steps import describe_steps
 
         steps = self.plan()
-        lines, cells = describe_steps(steps), steps[-1].values["cells"]
+        lines, cells = describe_steps(steps), steps[-1].verb.model_dump()["cells"]
         for cell in cells:
-            note = f" (not judged: {cell['note']})" if cell.get("note") else ""
+            note = f" (not judged: {cell['note']})" if cell["note"] else ""
             lines.append(
                 f"  cell      {cell['energy']} trained on {cell['training']}, tested on {cell['test']}: "
                 f"{cell['setting']}{note}"

@@ -23,12 +23,12 @@ from energylm.jobs.artefacts import ArtefactStore
 from energylm.jobs.costs import CorpusSize, Counted, Product, Surroundings
 from energylm.progress import format_seconds
 from energylm.records import Record, to_plain
-from energylm.tables import Table, to_markdown
+from energylm.tables import Cell, Table, to_markdown
 from energylm.verbs.recipes.demo import ENCODER, TinyDemo
 from energylm.verbs.recipes.plan import DEMO, MachineConfig, Plan, measure_machine
 from energylm.verbs.recipes.recipe import with_products
 from energylm.verbs.recipes.reproducing import plan_recipe
-from energylm.verbs.recipes.steps import step_kind
+from energylm.verbs.recipes.steps import PlannedStep, step_verb
 
 FACTORS_FILE = Path(str(files("energylm"))) / "verbs" / "recipes" / "plan_factors.json"
 _GIGA = 1e9
@@ -93,25 +93,15 @@ class PlanResult(Record):
 
     @property
     def table(self) -> Table:
-        rows = [
-            [
-                step.name,
-                step.kind,
-                "is there"
-                if step.is_there
-                else "not counted"
-                if step.seconds is None
-                else format_seconds(step.seconds),
-                None if step.flops is None else step.flops / 1e12,
-                None if step.memory_bytes is None else step.memory_bytes / _GIGA,
-                None if step.disk_bytes is None else step.disk_bytes / _GIGA,
-                "; ".join(step.notes),
-            ]
-            for step in self.steps
-        ]
-        return Table(
-            ["step", "kind", "time", "TFLOP", "memory GB", "disk GB", "note"], rows, convention=self.convention
-        )
+        rows: list[list[Cell]] = []
+        for step in self.steps:
+            time = (
+                "is there" if step.is_there else "not counted" if step.seconds is None else format_seconds(step.seconds)
+            )
+            amounts = ((step.flops, 1e12), (step.memory_bytes, _GIGA), (step.disk_bytes, _GIGA))
+            shown = [None if amount is None else amount / unit for amount, unit in amounts]
+            rows.append([step.name, step.kind, time, *shown, "; ".join(step.notes)])
+        return Table(["step", "kind", "time", "TFLOP", "memory GB", "disk GB", "note"], rows, self.convention)
 
     @property
     def convention(self) -> str:
@@ -150,73 +140,61 @@ def plan_cost(plan: Plan, machine: MachineConfig, *, store: ArtefactStore | None
     products: dict[str, Product] = {}
     around = Surroundings(products, facts, plan.world, plan.text_gigabytes)
     costs = []
-    for step in steps:
-        counted = step_kind(step.kind).cost(step.values, around)
+    for step, result in steps:
+        counted = step.verb.cost(around)
         if counted is not None:
             counted.count(f"start.{step.kind}", 1)
-            products[step.product] = _known(step, counted)
-        costs.append(_cost(step, counted, machine, facts["factors"], plan))
+            products[step.product] = _known(result, counted)
+        is_there = result is not None and not plan.fresh
+        costs.append(_cost(step, counted, machine, facts["factors"], is_there=is_there, world=plan.world))
     return PlanResult(title, machine, plan.world, costs)
 
 
-@dataclass(frozen=True)
-class _Step:
-    name: str
-    kind: str
-    values: Mapping[str, Any]
-    product: str  # where it lies or will lie
-    result: Mapping[str, Any] | None = None  # of a finished step
+Made = Mapping[str, Any] | None  # the result of a step that is there
 
 
-def _recipe_steps(plan: Plan, store: ArtefactStore) -> tuple[str, list[_Step]]:
+def _recipe_steps(plan: Plan, store: ArtefactStore) -> tuple[str, list[tuple[PlannedStep, Made]]]:
     assert plan.recipe is not None
     planned = plan_recipe(plan.recipe, scale=plan.scale, corpus=plan.corpus, store=store)
-    steps = []
-    for step in planned.steps:
-        artefact = store.find(step.kind, step.key)
-        result = None if artefact is None else artefact.result
-        steps.append(_Step(step.name, step.kind, step.values, step.product, result))
-    return planned.title, steps
+    artefacts = [store.find(step.kind, step.key) for step in planned.steps]
+    results = [None if artefact is None else artefact.result for artefact in artefacts]
+    return planned.title, list(zip(planned.steps, results, strict=True))
 
 
-def _demo_steps() -> tuple[str, list[_Step]]:
+def _demo_steps() -> tuple[str, list[tuple[PlannedStep, Made]]]:
     """The demo's steps from scratch; its samples are part of the last."""
-    steps: list[_Step] = []
+    steps: list[tuple[PlannedStep, Made]] = []
     products: dict[str, str] = {}
     for name, step in TinyDemo().made_by(init=ENCODER, seed=0).items():
-        values = with_products(step.config, products)
-        products[name] = str(Path(name) / step_kind(step.make).verb.product)
-        steps.append(_Step(name, step.make, values, products[name]))
+        verb = step_verb(step.make, with_products(step.config, products))
+        products[name] = str(Path(name) / verb.product)
+        steps.append((PlannedStep(name, step.make, "", {}, verb, products[name], finished=False), None))
     return "the demo from scratch", steps
 
 
-def _known(step: _Step, counted: Counted) -> Product:
+def _known(result: Made, counted: Counted) -> Product:
     """What a finished step measured is better than what was counted for it."""
-    if step.result is not None and isinstance(counted.product, CorpusSize):
-        tokens = {split: step.result["splits"][split]["tokens"] for split in counted.product.tokens}
-        return CorpusSize(tokens, step.result["tokenizer"]["vocabulary_size"])
+    if result is not None and isinstance(counted.product, CorpusSize):
+        tokens = {split: result["splits"][split]["tokens"] for split in counted.product.tokens}
+        return CorpusSize(tokens, result["tokenizer"]["vocabulary_size"])
     return counted.product
 
 
 def _cost(
-    step: _Step, counted: Counted | None, machine: MachineConfig, factors: Mapping[str, float], plan: Plan
+    step: PlannedStep,
+    counted: Counted | None,
+    machine: MachineConfig,
+    factors: Mapping[str, float],
+    *,
+    is_there: bool,
+    world: int,
 ) -> CountedStep:
-    is_there = step.result is not None and not plan.fresh
-    if counted is None:
-        return CountedStep(step.name, step.kind, is_there, None, None, None, None)
-    if is_there:
-        return CountedStep(step.name, step.kind, True, 0.0, 0.0, 0.0, 0.0)
-    return CountedStep(
-        step.name,
-        step.kind,
-        False,
-        seconds_of(counted.quantities, machine, factors),
-        counted.flops * plan.world,
-        counted.memory_bytes,
-        counted.disk_bytes,
-        tuple(counted.notes),
-        counted.quantities,
-    )
+    if counted is None or is_there:
+        nothing = None if counted is None else 0.0
+        return CountedStep(step.name, step.kind, is_there, nothing, nothing, nothing, nothing)
+    seconds, flops = seconds_of(counted.quantities, machine, factors), counted.flops * world
+    amounts = (seconds, flops, counted.memory_bytes, counted.disk_bytes)
+    return CountedStep(step.name, step.kind, False, *amounts, tuple(counted.notes), counted.quantities)
 
 
 def seconds_of(quantities: Mapping[str, float], machine: MachineConfig, factors: Mapping[str, float]) -> float:

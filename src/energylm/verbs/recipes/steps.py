@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from energylm.bundles.known_models import KNOWN_MODELS
 from energylm.bundles.model_folder import weights_sha256
@@ -32,41 +32,27 @@ from energylm.verbs.recipes.recipe import DATA, PRODUCT, StepConfig, did_you_mea
 from energylm.verbs.table import STEPS_ONLY, VERBS, verb_class
 from energylm.verbs.verb import Verb
 
-if TYPE_CHECKING:
-    from energylm.jobs.costs import Counted, Surroundings
-
 WAS_FINISHED = "was_finished"  # of results: whether a process before this one did it all
 
 
-@dataclass(frozen=True)
-class StepKind:
-    """A verb as a step. Strings among its options that hold `data:` are files under ENERGYLM_DATA; a format before it
+def step_verb(kind: str, values: Mapping[str, Any], *, origin: str = "the configuration") -> Verb:
+    """The verb with its options. Strings among them that hold `data:` are files under ENERGYLM_DATA; a format before it
     stays (`jsonl:data:news.jsonl`)."""
-
-    verb: type[Verb]
-
-    def identity(self, values: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
-        """What the key of the step is a hash of. Options that cannot be are refused."""
-        settings = self.verb.checked(values, origin=origin).model_dump(mode="json", exclude=set(self.verb.apart_from))
-        content = self._located(values, origin=origin).step_content()
-        return {"version": self.verb.version, **(mapped(settings, _pinned) if content is None else content)}
-
-    def make(self, values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """Fill `folder`, or go on with it; the result's JSON, whichever process finished it."""
-        result = self._located(values).run(Job(output=folder)).to_json()
-        return {name: value for name, value in result.items() if name != WAS_FINISHED}
-
-    def cost(self, values: Mapping[str, Any], around: "Surroundings") -> "Counted | None":
-        """The work of it; None where it is not counted."""
-        return self._located(values).cost(around)
-
-    def _located(self, values: Mapping[str, Any], *, origin: str = "the configuration") -> Verb:
-        return self.verb.checked(mapped(values, _path_of), origin=origin)
+    return verb_class(kind).checked(mapped(values, _path_of), origin=origin)
 
 
-def step_kind(name: str) -> StepKind:
-    """The verb of the table that a step makes; a `KeyError` where there is none."""
-    return StepKind(verb_class(name))
+def step_identity(kind: str, values: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
+    """What the key of a step is a hash of, from options that name other steps by their keys."""
+    verb = verb_class(kind)
+    if verb.step_content is Verb.step_content:
+        return {"version": verb.version, **mapped(verb.checked(values, origin=origin).step_content(), _pinned)}
+    return {"version": verb.version, **step_verb(kind, values, origin=origin).step_content()}
+
+
+def make_step(verb: Verb, folder: Path | None) -> dict[str, Any]:
+    """Fill `folder`, or go on with it; the result's JSON, whichever process finished it."""
+    result = verb.run(Job(output=folder)).to_json()
+    return {name: value for name, value in result.items() if name != WAS_FINISHED}
 
 
 @dataclass(frozen=True)
@@ -75,7 +61,7 @@ class PlannedStep:
     kind: str
     key: str
     identity: dict[str, Any]  # settings, with the keys of what they refer to
-    values: dict[str, Any]  # the same with paths, as the verb takes them
+    verb: Verb  # the same with paths
     product: str  # what "@name" means: where it lies or will lie
     finished: bool
 
@@ -94,7 +80,7 @@ def make_steps(planned: Sequence[PlannedStep], *, store: ArtefactStore) -> dict[
     for number, step in enumerate(planned, start=1):
         head = f"{number}/{len(planned)} {step.name} ({step.kind})"
         say(f"{head}: {'reused' if step.finished else 'making'} {step.kind}/{step.key}")
-        make = partial(step_kind(step.kind).make, step.values)
+        make = partial(make_step, step.verb)
         made[step.name] = store.make(step.kind, step.key, make, identity=step.identity)
     return made
 
@@ -159,13 +145,15 @@ def _planned(name: str, step: StepConfig, before: Mapping[str, PlannedStep], sto
     kinds = sorted({*VERBS, *STEPS_ONLY})
     if step.make not in kinds:
         raise ConfigError(f"step {name!r} makes {step.make!r}, which is unknown; known: {', '.join(kinds)}")
-    kind = step_kind(step.make)
-    values = with_products(step.config, {other.name: other.product for other in before.values()})
+    origin = f"step {name!r}"
+    verb = step_verb(
+        step.make, with_products(step.config, {other.name: other.product for other in before.values()}), origin=origin
+    )
     keys = {other.name: f"{other.kind}/{other.key}" for other in before.values()}
-    identity = kind.identity(with_products(step.config, keys), origin=f"step {name!r}")
+    identity = step_identity(step.make, with_products(step.config, keys), origin=origin)
     key = artefact_key(step.make, identity)
-    product = str(store.product(step.make, key) / kind.verb.product)
-    return PlannedStep(name, step.make, key, identity, values, product, store.find(step.make, key) is not None)
+    product = str(store.product(step.make, key) / verb.product)
+    return PlannedStep(name, step.make, key, identity, verb, product, store.find(step.make, key) is not None)
 
 
 def _path_of(text: str) -> str:
