@@ -57,12 +57,8 @@ class Watching(LanguageModelTask):
         return super().batch(step, rows)
 
     def loss(self, model, batch):
-        self._look("loss")
+        self._look("loss" if torch.is_grad_enabled() else "validation")
         return super().loss(model, batch)
-
-    def validate(self, model, share):
-        self._look("validation")
-        return super().validate(model, share)
 
     def _look(self, when):
         parameters = list(self.model.parameters())
