@@ -146,6 +146,19 @@ class Verb(Config):
         return inspect.cleandoc(cls.__doc__ or "")
 
 
+class TrainingVerb(Verb):
+    """What all verbs that train a model into OUTPUT/model have; their result is a `training.state.TrainedRun`."""
+
+    writes = "required"
+    product = "model"
+
+    def shown(self, result: Any) -> str:
+        return f"{result.model}: {result.summary()}\n"
+
+    def remarks(self, result: Any) -> list[str]:
+        return []  # what is shown says it
+
+
 @dataclass(frozen=True)
 class Option:
     """An option as the command line, completion and documentation show it. `key` is where it lies in the config; for

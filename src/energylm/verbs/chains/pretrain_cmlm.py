@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from energylm.config.base import Config
 from energylm.config.training import TrainingConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
-from energylm.verbs.verb import Verb
+from energylm.verbs.verb import TrainingVerb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
@@ -53,7 +53,7 @@ class ConditionalShape(Config):
         }
 
 
-class PretrainCMLM(Verb):
+class PretrainCMLM(TrainingVerb):
     """Train a conditional masked language model: a translator that fills in hidden tokens, given the source.
 
     OUTPUT/model translates by Mask-Predict, and is an energy of translations, both by `energylm mcmc --source`. Killed
@@ -65,8 +65,6 @@ class PretrainCMLM(Verb):
         "energylm pretrain cmlm --config cmlm.yaml -o runs/wide --set network.width=256 --steps 20000 --dry-run",
     )
     shortcuts: ClassVar = {"steps": "training.steps", "seed": "training.seed"}
-    writes = "required"
-    product = "model"
 
     train: tuple[str, ...] = Field(description="Parallel text: the source, then the target file, line by line.")
     valid: tuple[str, ...] = Field(description="The same for validation.")
@@ -100,9 +98,3 @@ class PretrainCMLM(Verb):
         from energylm.verbs.chains.costs import count_cmlm
 
         return count_cmlm(self, around)
-
-    def shown(self, result: "CMLMRun") -> str:
-        return f"{result.model}: {result.summary()}\n"
-
-    def remarks(self, result: "CMLMRun") -> list[str]:
-        return []

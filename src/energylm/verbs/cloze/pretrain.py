@@ -22,20 +22,18 @@ from energylm.config.pretrain import (
 from energylm.errors import ConfigError
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import Record
-from energylm.verbs.verb import Positional, Verb
+from energylm.verbs.verb import Positional, TrainingVerb, Verb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.cloze.pretraining import PretrainRun
 
 
-class Pretrain(Verb, PretrainConfig):
+class Pretrain(TrainingVerb, PretrainConfig):
     """What all families have. Killed runs go on where they stopped when run again; finished ones are not repeated."""
 
     shortcuts: ClassVar = {"steps": "training.steps", "seed": "training.seed"}
     kind_of_model: ClassVar[str]
-    writes = "required"
-    product = "model"
 
     corpus: Annotated[str, Positional("CORPUS")] = Field(
         description="The corpus folder, made by `energylm corpus build`."
@@ -88,12 +86,6 @@ class Pretrain(Verb, PretrainConfig):
                 counted.quantities[f"training.{name}"] *= max(1.0, more)
         counted.product = network
         return counted
-
-    def shown(self, result: "PretrainRun") -> str:
-        return f"{result.model}: {result.summary()}\n"
-
-    def remarks(self, result: "PretrainRun") -> list[str]:
-        return []
 
 
 class PretrainMLM(Pretrain, PretrainMLMConfig):

@@ -11,7 +11,7 @@ from energylm.config.texts import BlockConfig, DetectionSources, TextFormat
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.registry import DETECTORS
-from energylm.verbs.verb import Positional, Verb
+from energylm.verbs.verb import Positional, TrainingVerb, Verb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
@@ -32,7 +32,7 @@ DetectorFolder = Annotated[
 ]
 
 
-class TrainDetector(Verb):
+class TrainDetector(TrainingVerb):
     """Train a detector on human and machine texts, calibrate it on texts held out, and report it.
 
     An update reads --batch pairs of a human and a machine block. Training stops early when texts held out are no longer
@@ -53,8 +53,6 @@ class TrainDetector(Verb):
         "learning_rate": "training.optimizer.learning_rate",
         "seed": "training.seed",
     }
-    writes = "required"
-    product = "model"
     version = 2
 
     data: DetectionSources = Field(DetectionSources(), description="What it learns from.")
@@ -109,12 +107,6 @@ class TrainDetector(Verb):
         from energylm.verbs.detect.costs import count_detector_training
 
         return count_detector_training(self, around)
-
-    def shown(self, result: "DetectorRun") -> str:
-        return f"{result.model}: {result.summary()}\n"
-
-    def remarks(self, result: "DetectorRun") -> list[str]:
-        return []  # what is shown names the report
 
 
 class CalibrateDetector(Verb):

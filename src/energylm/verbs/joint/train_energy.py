@@ -8,14 +8,14 @@ from energylm.config.base import Folders, listed
 from energylm.config.models import NCE, RANKING, REFUSE, TOKENS, EnergyKind, LongTexts, Objective, Pooling, Reads
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
-from energylm.verbs.verb import Positional, Short, Verb
+from energylm.verbs.verb import Positional, Short, TrainingVerb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.joint.training_energy import EnergyRun
 
 
-class TrainEnergy(Verb):
+class TrainEnergy(TrainingVerb):
     """Train an energy to tell a corpus from a language model's continuations of it, then calibrate and report it.
 
     The weights with the lowest validation loss are kept. Killed runs go on where they stopped when run again; finished
@@ -38,8 +38,6 @@ class TrainEnergy(Verb):
         "patience": "training.validation.patience_evaluations",
         "seed": "training.seed",
     }
-    writes = "required"
-    product = "model"
 
     negatives: Annotated[Folders, Positional("NEGATIVES")] = Field(
         description="Folders of generated continuations, made by `energylm negatives`: one, or several of any "
@@ -120,9 +118,3 @@ class TrainEnergy(Verb):
         from energylm.verbs.joint.costs import count_energy
 
         return count_energy(self, around)
-
-    def shown(self, result: "EnergyRun") -> str:
-        return f"{result.model}: {result.summary()}\n"
-
-    def remarks(self, result: "EnergyRun") -> list[str]:
-        return []  # what is shown names the report

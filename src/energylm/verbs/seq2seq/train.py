@@ -16,7 +16,7 @@ from energylm.config.base import Config
 from energylm.config.seq2seq import REFUSE, TRANSLATION, DecodingConfig, ObjectiveConfig, TaskName, UnseenTags
 from energylm.config.training import TrainingConfig, ValidationConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
-from energylm.verbs.verb import Positional, Verb
+from energylm.verbs.verb import Positional, TrainingVerb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
@@ -50,7 +50,7 @@ class NetworkConfig(Config):
         }
 
 
-class TrainSeq2Seq(Verb):
+class TrainSeq2Seq(TrainingVerb):
     """Train a tagger or translator. Killed runs go on where they stopped; finished ones are not repeated.
 
     Search-aware losses (direct-loss, hinge) start from a model trained by cross-entropy; a globally normalized one from
@@ -73,8 +73,6 @@ class TrainSeq2Seq(Verb):
         "steps": "training.steps",
         "seed": "training.seed",
     }
-    writes = "required"
-    product = "model"
 
     task: Annotated[TaskName, Positional("TASK")] = Field(
         description="entities (CoNLL-2003 columns), tags (CoNLL-U) or translation (parallel text)."
@@ -133,9 +131,3 @@ class TrainSeq2Seq(Verb):
         from energylm.verbs.seq2seq.costs import count_training
 
         return count_training(self, around)
-
-    def shown(self, result: "Seq2SeqRun") -> str:
-        return f"{result.model}: {result.summary()}\n"
-
-    def remarks(self, result: "Seq2SeqRun") -> list[str]:
-        return []
