@@ -44,8 +44,8 @@ def resample(log_weight_BN: Tensor, choices: Choices, *, draws: int = 1, replace
     for number in range(draws):
         if (left_BN == float("-inf")).all(1).any():
             raise ConfigError(
-                f"the energy allows {number or 'none'} of a context's {n:,} candidates, but {draws} shall be kept; draw "
-                "more candidates, or loosen the constraint"
+                f"the energy allows {number or 'none'} of a context's {n:,} candidates, but {draws} shall be kept; "
+                "draw more candidates, or loosen the constraint"
             )
         index_B = choices.categorical(left_BN)
         kept.append(index_B)
