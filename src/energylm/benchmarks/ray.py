@@ -40,21 +40,21 @@ def run(options: Options) -> BenchmarkResult:
         load = partial(NegativesWorker, str(Path(folder) / "model"), verb, **tokens)
         work = [make_block(number, contexts) for number in range(blocks)]
         both = EngineConfig(engine="ray", workers=3)  # room for both pools at once
-        with open_engine(both), pool_of(1, load) as one, pool_of(2, load) as two:
-            same = all(map(equal, rows_of(one, work), rows_of(two, work)))
-            contenders = {"one": partial(rows_of, one, work), "two": partial(rows_of, two, work)}
+        with open_engine(both), pool_of(1, load) as single, pool_of(2, load) as pair:
+            same = all(map(equal, rows_of(single, work), rows_of(pair, work)))
+            contenders = {"single": partial(rows_of, single, work), "pair": partial(rows_of, pair, work)}
             seconds = interleaved_seconds(contenders, repeats=options.repeats)
     drawn = blocks * contexts * K * NEW
     return BenchmarkResult(
         name="ray",
         bars=[
-            Bar("throughput of 2 one-thread workers / of 1", seconds["one"] / seconds["two"], 1.6),
+            Bar("throughput of 2 one-thread workers / of 1", seconds["single"] / seconds["pair"], 1.6),
             Bar("runs whose rows differ", float(not same), 0, at_least=False),
         ],
         details={
-            "tokens/s, 1 worker": drawn / seconds["one"],
-            "tokens/s, 2 workers": drawn / seconds["two"],
-            "seconds of a block": seconds["one"] / blocks,
+            "tokens/s, 1 worker": drawn / seconds["single"],
+            "tokens/s, 2 workers": drawn / seconds["pair"],
+            "seconds of a block": seconds["single"] / blocks,
         },
     )
 
