@@ -33,6 +33,7 @@ from energylm.data.tokenizer import load_tokenizer
 N, BATCHES = 64, (1, 8, 32, 64)
 LANGUAGE_MODEL, ENCODER = "smollm2-135m", "minilm-l6"
 POSITIONS = 512  # of a classifier of MiniLM's shape
+LABEL = "LABEL_1"  # transformers' name for the second of two
 SMOLLM2_VOCABULARY = 49_152
 PROMPT = "The harbour master counted the boats twice, wrote the number down, and asked the crew what they had seen. "
 
@@ -69,7 +70,7 @@ class Contest:
         return cls(lm, classifier, reader, classify, context, n, origin)
 
     def ours(self) -> str:
-        energy = Energy.from_classifier(self.classifier, tokenizer=self.reader, label=1)
+        energy = Energy.from_classifier(self.classifier, tokenizer=self.reader, label=LABEL)
         joint = ResidualModel(self.lm, energy)
         return joint.sample(self.context, n=self.n, max_new_tokens=NEW, top_k=TOP_K, stop_at_eos=False).text
 
@@ -93,8 +94,7 @@ class Contest:
 
     def _label_probabilities(self, texts: list[str], batch_size: int) -> list[float]:
         rows = self.classify(texts, batch_size=batch_size, truncation=True, max_length=POSITIONS)
-        wanted = self.classifier.config.id2label[1]
-        return [next(label["score"] for label in row if label["label"] == wanted) for row in rows]
+        return [next(label["score"] for label in row if label["label"] == LABEL) for row in rows]
 
 
 def run(options: Options) -> BenchmarkResult:
@@ -114,7 +114,8 @@ def run(options: Options) -> BenchmarkResult:
 
 def _llama(vocabulary_size: int, *, quick: bool) -> LlamaForCausalLM:
     """Of SmolLM2-135M's shape."""
-    shape = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9}
+    shape: dict[str, Any] = {"hidden_size": 576, "intermediate_size": 1536}
+    shape |= {"num_hidden_layers": 30, "num_attention_heads": 9}
     if quick:
         shape = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3}
     config = LlamaConfig(
@@ -129,10 +130,11 @@ def _llama(vocabulary_size: int, *, quick: bool) -> LlamaForCausalLM:
 
 
 def _classifier(reader: PreTrainedTokenizerFast, *, quick: bool) -> BertForSequenceClassification:
-    """Of all-MiniLM-L6's shape, with two labels."""
-    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    """Of all-MiniLM-L6's shape, with two labels, as many as transformers gives by itself."""
+    shape: dict[str, Any] = {"hidden_size": 384, "intermediate_size": 1536}
+    shape |= {"num_hidden_layers": 6, "num_attention_heads": 12}
     if quick:
         shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    config = BertConfig(vocab_size=len(reader), max_position_embeddings=POSITIONS, num_labels=2, **shape)
+    config = BertConfig(vocab_size=len(reader), max_position_embeddings=POSITIONS, **shape)
     network: BertForSequenceClassification = seeded(lambda: BertForSequenceClassification(config)).eval()
     return network

@@ -36,7 +36,7 @@ class DemoSteering(Config):
 
     target: str = Field("cooking and eating a delicious meal", description="What texts shall be similar to.")
     prompts: tuple[str, ...] = Field(
-        ("My favourite hobby is", "On Sunday afternoon we", "The best part of the trip was"),
+        ("My favourite hobby is", "The best part of the trip was"),
         min_length=1,
         description="Texts that are continued.",
     )
@@ -180,12 +180,12 @@ class Demo(Verb):
         DemoEnergy(
             context=24,
             generated=16,
-            contexts=340,
+            contexts=420,
             k=2,
             steps=64,
             batch=8,
             learning_rate=4e-4,
-            validation_fraction=0.25,
+            validation_fraction=0.2,
             validation_negatives=2,
             measured_contexts=8,
             samples=64,

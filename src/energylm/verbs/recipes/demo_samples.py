@@ -21,7 +21,7 @@ from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.records import Record
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Sample
-from energylm.tables import Table
+from energylm.tables import Cell, Table
 
 CURVE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # times the chosen β
 SHOWN = 3  # texts of each kind
@@ -119,7 +119,7 @@ _FORM = BlockForm(
 
 
 def steering_table(drawn: Sequence[SideBySide]) -> Table:
-    rows = [
+    rows: list[list[Cell]] = [
         [
             side.prompt,
             side.curve.points[0].score,
