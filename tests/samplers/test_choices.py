@@ -33,8 +33,8 @@ def test_the_same_code_drawn_and_enumerated_has_the_same_law():
     assert_same_distribution(drawn, exact)
     with pytest.raises(AssertionError):  # the mistake: using one number for all decisions of a row
         stuck = RowChoices(keys(50_000))
-        numbers = stuck._uniforms()
-        stuck._uniforms = lambda: numbers
+        numbers_R = stuck._uniforms(lambda: torch.ones(50_000, dtype=torch.bool))
+        stuck._uniforms = lambda is_open: numbers_R
         assert_same_distribution(torch.bincount(run(stuck, 50_000), minlength=32), exact)
 
 
