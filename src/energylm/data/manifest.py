@@ -106,15 +106,17 @@ def read_manifest(folder: Path | str) -> Manifest:
     path = Path(folder) / MANIFEST_FILE
     if not path.is_file():
         raise DataError(f"{folder} is not a corpus (it has no {MANIFEST_FILE}); make one with: energylm corpus build")
-    return read_versioned(path, Manifest, version=FORMAT_VERSION, cure="build the corpus again")
+    return read_versioned(path, Manifest, version=FORMAT_VERSION, what="a corpus", cure="build the corpus again")
 
 
-def read_versioned(path: Path, kind: type[Kind], *, version: int, cure: str) -> Kind:
+def read_versioned(path: Path, kind: type[Kind], *, version: int, what: str, cure: str) -> Kind:
     """What a JSON file with a `format_version` holds; another version or damage is a `DataError` with the cure."""
     values = read_json(path)
     came = values.get("format_version") if isinstance(values, dict) else None
     if came != version:
-        raise DataError(f"{path} has format {came}, this energylm reads {version}; {cure}")
+        raise DataError(
+            f"{path} is no manifest of {what} in format {version}, which this energylm reads (it says {came}); {cure}"
+        )
     try:
         return kind.checked(values, origin=str(path))
     except ConfigError as error:

@@ -105,7 +105,9 @@ def read_negatives_manifest(folder: Path | str, *, file: str = MANIFEST_FILE) ->
         unfinished = (Path(folder) / DRAFT_FILE).is_file()
         what = "holds unfinished negatives; finish" if unfinished else f"holds no negatives (no {file}); make"
         raise DataError(f"{folder} {what} them with: energylm negatives")
-    return read_versioned(path, NegativesManifest, version=FORMAT_VERSION, cure="make the negatives again")
+    return read_versioned(
+        path, NegativesManifest, version=FORMAT_VERSION, what="negatives", cure="make the negatives again"
+    )
 
 
 def existing_negatives(planned: NegativesManifest, folder: Path) -> tuple[NegativesManifest, State]:

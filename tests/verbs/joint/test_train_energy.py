@@ -277,7 +277,7 @@ def test_what_is_refused(config, negatives, model_folder, encoder_folder, corpus
         ({"init": str(encoder_folder)}, VocabularyMismatch, "pass --reads text"),
         ({"validation": str(negatives / "train")}, DataError, "validate on another split"),
         ({"validation_contexts": 2}, DataError, "no context is left"),
-        ({"negatives": str(corpus_folder)}, DataError, "make the negatives again"),
+        ({"negatives": str(corpus_folder)}, DataError, "no manifest of negatives"),
         ({"negatives": str(tmp_path)}, DataError, "energylm negatives"),
     ]
     for values, error, said in cases:
