@@ -68,7 +68,7 @@ def test_what_is_no_conditional_masked_model_is_refused(
         ConditionalMaskedModel.from_pretrained(model_folder)
     with pytest.raises(ModelError, match="kind 'unknown', which reads no source"):
         ConditionalMaskedModel.from_pretrained(masked_folder)
-    with pytest.raises(ModelError, match="nowhere.*does not exist"):
+    with pytest.raises(ModelError, match=r"nowhere.* does not exist"):
         ConditionalMaskedModel.from_pretrained(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="reads a source: give --source"):
         MaskedLanguageModel.from_pretrained(translator_folder)
