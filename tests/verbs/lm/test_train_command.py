@@ -65,7 +65,7 @@ def test_config_file_flags_and_settings(train, corpus, tmp_path):
         "--config", file, "--output", tmp_path / "run", "--preset", "tiny", "--steps", 8, *settings, "--dry-run"
     )
     assert code == 0
-    assert "tiny" in out and "7 steps of 32 windows of 12 tokens" in out
+    assert "tiny" in out and "7 steps (1.11 epochs) of 32 windows of 12 tokens" in out
 
 
 def test_mistakes_are_one_line(train, corpus, tmp_path):
