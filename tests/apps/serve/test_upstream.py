@@ -21,37 +21,15 @@ from energylm.apps.serve.app import create_app
 from energylm.apps.serve.completer import Completer
 from energylm.apps.serve.services import Services
 from energylm.apps.serve.upstream import Proposal, ProposalChooser, Upstream
-from energylm.bundles.energy_model import EnergyModel
-from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.text_energy import Energy
 from energylm.config.sampling import JointSampling
-from tests.apps.conftest import CHAT, CHAT_TEMPLATE, completion_task, serving
+from tests.apps.conftest import CHAT, completion_task, serving
 
 PROMPT = "The old miller"
 WORDS = (" lamp", " boat", " bridge")
 FIRST_V = torch.tensor([0.4, -0.7, 1.1], dtype=torch.float64)  # logits of the upstream's first word
 SECOND_VV = torch.tensor([[0.2, 1.0, -1.2], [0.9, -0.3, 0.1], [-0.1, 0.1, 0.2]], dtype=torch.float64)
-
-
-@pytest.fixture(scope="module")
-def lm(model_folder):
-    made = LanguageModel.from_pretrained(model_folder)
-    made.tokenizer.chat_template = CHAT_TEMPLATE.replace("<|sep|>", made.tokenizer.eos_token)
-    return made
-
-
-@pytest.fixture(scope="module")
-def text_energy(model_folder):
-    """Reads text, so that it is the same function here and behind a proxy."""
-    energy = EnergyModel.from_encoder(model_folder, kind="unit", reads="text")
-    energy.scale, energy.provenance["loss"] = 50.0, "nce"
-    return energy
-
-
-@pytest.fixture(scope="module")
-def joint(lm, text_energy):
-    return ResidualModel(lm, text_energy)
 
 
 @pytest.fixture(scope="module")
