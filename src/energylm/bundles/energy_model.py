@@ -44,6 +44,7 @@ from energylm.config.models import (
     Pooling,
     Reads,
 )
+from energylm.config.vocabulary import ENCODER
 from energylm.contracts import CausalModel, ContinuationEnergy, SequenceEnergy
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.energies.pooled import PooledEnergy, kind_of
@@ -91,7 +92,7 @@ class EnergyModel(Energy):
         lm: Any,
         texts: Any,
         *,
-        encoder: str | Path = "minilm-l6",
+        encoder: str | Path = ENCODER,
         output: str | Path | None = None,
         **options: Any,
     ) -> "EnergyModel":

@@ -26,6 +26,7 @@ from energylm.bundles.model_folder import check_vocabularies, read_manifest, sav
 from energylm.bundles.text_codec import TextCodec, Texts, as_list
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT
 from energylm.config.sampling import Truncation
+from energylm.config.vocabulary import MAX_NEW_TOKENS, N_TEXTS, PREFIX_TOKENS
 from energylm.contracts import Decoder
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import DataError, ModelError
@@ -252,7 +253,7 @@ class LanguageModel:
         """Token ids of a chat by the model's own template, up to where its answer begins."""
         return chat_ids(self.tokenizer, messages, name=self.name)
 
-    def score(self, texts: Texts, *, prefix_tokens: int = 0, eos: bool = False) -> list[SequenceScore]:
+    def score(self, texts: Texts, *, prefix_tokens: int = PREFIX_TOKENS, eos: bool = False) -> list[SequenceScore]:
         """Log-probability of each text, all strings or all lists of ids, token by token in natural order.
 
         The first `prefix_tokens` are given, not scored. With `eos` the end-of-sequence token is scored and counted too.
@@ -284,7 +285,7 @@ class LanguageModel:
             )
         return scores
 
-    def perplexity(self, texts: Texts, *, prefix_tokens: int = 0, eos: bool = False) -> PerplexityEstimate:
+    def perplexity(self, texts: Texts, *, prefix_tokens: int = PREFIX_TOKENS, eos: bool = False) -> PerplexityEstimate:
         """Perplexity per token over all `texts` together, with its standard error, bits per byte and convention."""
         texts = as_list(texts)
         of_ids = not any(isinstance(text, str) for text in texts)
@@ -301,7 +302,7 @@ class LanguageModel:
             convention=convention,
         )
 
-    def convention(self, *, prefix_tokens: int = 0, eos: bool = False, of_ids: bool = False) -> str:
+    def convention(self, *, prefix_tokens: int = PREFIX_TOKENS, eos: bool = False, of_ids: bool = False) -> str:
         """What a score of this model counts, in words; `of_ids` where lists of ids, not strings, are scored."""
         span = "all tokens"
         if prefix_tokens:
@@ -321,8 +322,8 @@ class LanguageModel:
         self,
         contexts: Texts,
         *,
-        n: int = 1,
-        max_new_tokens: int = 40,
+        n: int = N_TEXTS,
+        max_new_tokens: int = MAX_NEW_TOKENS,
         top_k: int | None = None,
         top_p: float | None = None,
         temperature: float = 1.0,
@@ -361,8 +362,8 @@ class LanguageModel:
         self,
         messages: Sequence[Message],
         *,
-        n: int = 1,
-        max_new_tokens: int = 40,
+        n: int = N_TEXTS,
+        max_new_tokens: int = MAX_NEW_TOKENS,
         top_k: int | None = None,
         top_p: float | None = None,
         temperature: float = 1.0,

@@ -28,11 +28,10 @@ from energylm.bundles.model_folder import load_encoder, load_network, save_model
 from energylm.bundles.text_codec import TextReader
 from energylm.bundles.text_energy import Energy, Judges, ScoreEnergy, saved_facts
 from energylm.config.models import CUT_LEFT
+from energylm.config.vocabulary import ENCODER
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import ConfigError, ModelError
 from energylm.models.contexts import CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES
-
-ENCODER = "minilm-l6"  # of `similarity:TEXT`; its sentence embeddings are made for comparing
 
 
 def loaded(

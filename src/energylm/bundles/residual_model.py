@@ -46,6 +46,7 @@ from energylm.bundles.text_codec import Text, Texts, as_list
 from energylm.bundles.text_energy import Energy
 from energylm.bundles.weighted_draws import WeightedDraws
 from energylm.config.sampling import CONFIDENCE, JointSampling, NextTokens
+from energylm.config.vocabulary import MAX_NEW_TOKENS, PREFIX_TOKENS, N
 from energylm.errors import ModelError
 from energylm.estimators.joint_perplexity import JointPerplexity
 from energylm.estimators.log_partition import LogPartition
@@ -131,7 +132,9 @@ class ResidualModel:
         """How strongly the energy weighs its score, where it says so."""
         return getattr(self.energy, "beta", None)
 
-    def log_weights(self, texts: Texts, *, prefix_tokens: int, max_new_tokens: int | None = None) -> Tensor:
+    def log_weights(
+        self, texts: Texts, *, prefix_tokens: int = PREFIX_TOKENS, max_new_tokens: int | None = None
+    ) -> Tensor:
         """(B,) the unnormalised log-probability log P_LM(x | c) − E(c, x) of each text after its prefix."""
         cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
         draws = self._draws.counting_afresh()
@@ -143,7 +146,7 @@ class ResidualModel:
         self,
         contexts: Texts,
         *,
-        n: int = 1000,
+        n: int = N,
         max_new_tokens: int,
         stop_at_eos: bool = False,
         seed: int = 0,
@@ -169,8 +172,8 @@ class ResidualModel:
         self,
         texts: Texts,
         *,
-        prefix_tokens: int = 120,
-        n: int = 1000,
+        prefix_tokens: int = PREFIX_TOKENS,
+        n: int = N,
         max_new_tokens: int | None = None,
         seed: int = 0,
         first_context: int = 0,
@@ -197,7 +200,7 @@ class ResidualModel:
         texts: Texts,
         *,
         counts: Sequence[int],
-        prefix_tokens: int = 120,
+        prefix_tokens: int = PREFIX_TOKENS,
         max_new_tokens: int | None = None,
         seed: int = 0,
         first_context: int = 0,
@@ -227,7 +230,7 @@ class ResidualModel:
         texts: Texts,
         *,
         counts: Sequence[int],
-        prefix_tokens: int = 120,
+        prefix_tokens: int = PREFIX_TOKENS,
         max_new_tokens: int | None = None,
         seed: int = 0,
         first_context: int = 0,
@@ -245,7 +248,9 @@ class ResidualModel:
             within=progress,
         )
 
-    def stepwise(self, texts: Texts, *, prefix_tokens: int = 120, n: int = 1000, seed: int = 0) -> PositionPerplexity:
+    def stepwise(
+        self, texts: Texts, *, prefix_tokens: int = PREFIX_TOKENS, n: int = N, seed: int = 0
+    ) -> PositionPerplexity:
         """Perplexity at each position of equally long texts (eq. 5), the last one also exactly."""
         texts, draws = as_list(texts), self._draws.counting_afresh()
         cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=None)
@@ -261,8 +266,8 @@ class ResidualModel:
         self,
         texts: Texts,
         *,
-        prefix_tokens: int = 120,
-        n: int = 1000,
+        prefix_tokens: int = PREFIX_TOKENS,
+        n: int = N,
         seed: int = 0,
         first_context: int = 0,
         progress: Progress | None = None,
@@ -271,7 +276,7 @@ class ResidualModel:
         cut = self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=None)
         return measure_positions(self._draws, cut, n=n, seed=seed, first_context=first_context, within=progress)
 
-    def convention(self, texts: Texts, *, prefix_tokens: int, max_new_tokens: int | None = None) -> str:
+    def convention(self, texts: Texts, *, prefix_tokens: int = PREFIX_TOKENS, max_new_tokens: int | None = None) -> str:
         """What a score of such texts counts, in words."""
         return self._texts.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens)
 
@@ -285,8 +290,8 @@ class ResidualModel:
         self,
         context: Text,
         *,
-        n: int = 256,
-        max_new_tokens: int = 40,
+        n: int = N,
+        max_new_tokens: int = MAX_NEW_TOKENS,
         top_k: int | None = None,
         top_p: float | None = None,
         temperature: float = 1.0,
@@ -351,8 +356,8 @@ class ResidualModel:
         self,
         messages: Sequence[Message],
         *,
-        n: int = 256,
-        max_new_tokens: int = 40,
+        n: int = N,
+        max_new_tokens: int = MAX_NEW_TOKENS,
         top_k: int | None = None,
         top_p: float | None = None,
         temperature: float = 1.0,
@@ -389,9 +394,9 @@ class ResidualModel:
         self,
         context: Text,
         *,
-        max_new_tokens: int = 40,
+        max_new_tokens: int = MAX_NEW_TOKENS,
         candidates: int = 128,
-        n: int = 1000,
+        n: int = N,
         keep: int = 10,
         stop_at_eos: bool = True,
         seed: int = 0,
@@ -404,9 +409,9 @@ class ResidualModel:
         self,
         context: Text,
         *,
-        max_new_tokens: int = 40,
+        max_new_tokens: int = MAX_NEW_TOKENS,
         candidates: int = 128,
-        n: int = 1000,
+        n: int = N,
         keep: int = 10,
         stop_at_eos: bool = True,
         seed: int = 0,

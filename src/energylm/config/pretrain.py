@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from energylm.config.base import Config
 from energylm.config.models import LEFT_TO_RIGHT, Direction, TransformerShape, preset_shape
 from energylm.config.training import TrainingConfig
+from energylm.config.vocabulary import WINDOW_TOKENS
 
 
 class LocalTransformerShape(TransformerShape):
@@ -100,11 +101,34 @@ class PretrainConfig(Config):
     corpus: str = Field(description="The corpus folder, made by `energylm corpus build`.")
     preset: str = Field("bit-local-tiny", description=f"Shape of the network: {', '.join(MASKED_PRESETS)}.")
     network: dict[str, Any] = Field({}, description="Keys of the shape to change, e.g. network.layers=3.")
-    window: int = Field(160, ge=2, description="Tokens of a training window, and the most that the network reads.")
+    start: str | None = Field(
+        None,
+        # Left out of dumps, so that what was made before the key existed keeps its hash.
+        exclude_if=lambda value: value is None,
+        description="Start from this encoder (folder or name), with its shape, weights and token embeddings under a "
+        "new head; the corpus must hold its tokens. Towers and generators take its embeddings alone.",
+    )
+    window: int = Field(WINDOW_TOKENS, ge=2, description="Tokens of a training window, and the most that the network reads.")
     validation_windows: int | None = Field(
         512, ge=1, description="Validate on this many windows, evenly spread over the split; none = all of them."
     )
     training: TrainingConfig = TrainingConfig()
+
+    @model_validator(mode="after")
+    def _a_start_has_its_own_shape(self) -> Self:
+        given = ["preset"] if "preset" in self.model_fields_set else []
+        given += [f"network.{key}" for key in self.network if key != "dropout"]
+        if self.start is not None and given:
+            raise ValueError(
+                f"{given[0]} came together with start {self.start!r}, whose shape is its own; drop one of the two "
+                "(network.dropout alone goes with a start)"
+            )
+        return self
+
+    def shaped(self, *, layers: int, width: int, heads: int, inner_width: int) -> Self:
+        """The same with the sizes of its start in place of a preset's: what compute and noise are counted from."""
+        sizes = {"layers": layers, "width": width, "heads": heads, "feedforward_width": inner_width}
+        return self.model_copy(update={"preset": "bit-base", "network": {**self.network, **sizes}})
 
 
 class PretrainMLMConfig(PretrainConfig):
@@ -187,7 +211,7 @@ class LanguageModelSettings(Config):
         description="Start from this model (folder or name), not from random weights; its tokens must be the corpus's.",
     )
     direction: Direction = Field(LEFT_TO_RIGHT, description="The order in which the model reads text.")
-    window: int = Field(160, ge=2, description="Tokens of a training window (the papers': 160).")
+    window: int = Field(WINDOW_TOKENS, ge=2, description="Tokens of a training window (the papers': 160).")
     validation_windows: int | None = Field(
         512, ge=1, description="Validate on this many windows, evenly spread over the split; none = all of them."
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from energylm.config.base import Config
+from energylm.config.vocabulary import MAX_NEW_TOKENS, N
 from energylm.registry import SAMPLERS, Named
 
 CONFIDENCE = 0.95  # of statements about finite samples, unless another is asked for
@@ -35,8 +36,8 @@ class Truncation(Config):
 class JointSampling(Config):
     """Algorithm 1 of Deng et al. 2020: draw candidates from the language model, keep one by its energy."""
 
-    n: int = Field(256, ge=2, description="Candidates drawn for each text; the paper draws 10,000.")
-    max_new_tokens: int = Field(40, ge=1, description="Tokens of a continuation (of each chunk) at most.")
+    n: int = Field(N, ge=2, description="Candidates drawn for each text; the paper draws 10,000.")
+    max_new_tokens: int = Field(MAX_NEW_TOKENS, ge=1, description="Tokens of a continuation (of each chunk) at most.")
     truncation: Truncation = Field(Truncation(), description="How the proposal is narrowed; the paper: top-k 10.")
     weights: Literal["paper", "corrected"] = Field(
         "paper",
@@ -68,7 +69,7 @@ class NextTokens(Config):
     """Next-token probabilities of the joint model among the likeliest of the base (Deng et al. 2020, app. A.1)."""
 
     candidates: int = Field(128, ge=1, description="Likeliest tokens of the base model that are looked at.")
-    n: int = Field(1000, ge=2, description="Completions drawn for each candidate; the paper draws 10,000.")
+    n: int = Field(N, ge=2, description="Completions drawn for each candidate; the paper draws 10,000.")
     keep: int = Field(10, ge=1, description="Likeliest of them that are kept and renormalised.")
 
 

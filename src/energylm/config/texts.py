@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from energylm.config.base import Config, Strings, listed
 from energylm.config.sampling import Truncation
+from energylm.config.vocabulary import WINDOW_PREFIX_TOKENS, WINDOW_TOKENS
 
 SourceFormat = Literal["auto", "text", "blocks", "lines", "wiki", "jsonl", "parquet", "hf", "sotu"]
 
@@ -44,9 +45,9 @@ class NegativesSettings(Config):
 
     split: Literal["train", "valid", "test"] = Field("train", description="The split that contexts come from.")
     k: int = Field(16, ge=1, description="Continuations of each context (deng2020: 16 for news, 128 for books).")
-    length: int = Field(160, ge=2, description="Tokens of context and continuation together.")
+    length: int = Field(WINDOW_TOKENS, ge=2, description="Tokens of context and continuation together.")
     prefix_tokens: Annotated[tuple[int, ...], BeforeValidator(listed)] = Field(
-        (120,),
+        (WINDOW_PREFIX_TOKENS,),
         min_length=1,
         description="Tokens of context; of several, each window takes one at random (bakhtin2019: 120 and 140).",
     )
@@ -118,7 +119,9 @@ class DetectionSources(Config):
 class BlockConfig(Config):
     """Long texts are read in intersecting blocks (bakhtin2019 §5.4); the text's score is the mean over them."""
 
-    tokens: int = Field(160, ge=8, description="Tokens of a block, special tokens not counted (bakhtin2019: 160).")
+    tokens: int = Field(
+        WINDOW_TOKENS, ge=8, description="Tokens of a block, special tokens not counted (bakhtin2019: 160)."
+    )
     stride: int = Field(
         default_factory=lambda given: max(1, 3 * given.get("tokens", 0) // 4),
         ge=1,

@@ -20,7 +20,7 @@ from energylm.bundles.residual_model import ResidualModel
 from energylm.config.sampling import JointSampling
 from tests.apps.conftest import CHAT, CHAT_TEMPLATE
 
-LIMITS = ServeLimits(max_proposals=256, max_new_tokens=24, max_text_characters=500)
+LIMITS = ServeLimits(max_proposals=256, max_tokens=24, max_text_characters=500)
 
 
 @pytest.fixture(scope="module")

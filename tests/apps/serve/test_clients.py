@@ -34,7 +34,7 @@ def server(joint):
         return original(tasks, **options)
 
     completer.complete = complete
-    limits = ServeLimits(max_waiting=2, max_new_tokens=64)
+    limits = ServeLimits(max_waiting=2, max_tokens=64)
     app = create_app(Services("tiny", completer, proposals=8), limits, ApiKeys([hash_token(KEY)]))
     with serving(app) as url:
         yield url, gate, entered

@@ -38,7 +38,7 @@ VOCABULARY, LENGTH, NEW = 3, 5, 2
 TABLE = ResidualModel(
     TabularLanguageModel.random(VOCABULARY, LENGTH, seed=1), TabularEnergy.random(VOCABULARY, LENGTH, seed=5, scale=1.2)
 )
-SMALL = ServeLimits(max_prompts=16, max_choices=16, max_proposals=256, max_new_tokens=24, max_text_characters=500)
+SMALL = ServeLimits(max_prompts=16, max_choices=16, max_proposals=256, max_tokens=24, max_text_characters=500)
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ def document(model_folder, energy_folder, detector_folder):
         detector=str(detector_folder),
         name="tiny",
         proposals=4,
-        limits=ServeLimits(max_proposals=8, max_new_tokens=16, max_choices=4, max_prompts=4, max_texts=8),
+        limits=ServeLimits(max_proposals=8, max_tokens=16, max_choices=4, max_prompts=4, max_texts=8),
     )
     services = load_services(config)
     services.completer.lm.tokenizer.chat_template = CHAT_TEMPLATE

@@ -7,6 +7,7 @@ import pytest
 
 from energylm import EnergyModel, LanguageModel, ResidualModel
 from energylm.config.base import merged
+from energylm.config.vocabulary import ENCODER
 from energylm.data.corpus import Corpus
 from energylm.data.windows import Windows
 from energylm.errors import EnergyLMError, ModelError
@@ -14,7 +15,7 @@ from energylm.estimators.log_partition import TRUSTED_ESS
 from energylm.jobs.job import Job
 from energylm.verbs.corpus.models import GetModel
 from energylm.verbs.recipes import demo_report, demo_samples
-from energylm.verbs.recipes.demo import ENCODER, ENERGY, LM, Demo
+from energylm.verbs.recipes.demo import ENERGY, LM, Demo
 from energylm.verbs.recipes.demo_samples import SideBySide
 
 SMALL_ENERGY = {

@@ -47,7 +47,7 @@ def chat_router(serving: Serving) -> APIRouter:
         summary="Answer a chat by joint sampling",
     )
     async def chat(body: ChatRequest, request: Request, response: Response) -> Any:
-        new_tokens = _max_new_tokens(body) or min(DEFAULT_TOKENS, serving.limits.max_new_tokens)
+        new_tokens = _max_new_tokens(body) or min(DEFAULT_TOKENS, serving.limits.max_tokens)
         task = sampling_task(
             body, serving, [_messages(body.messages)], max_new_tokens=new_tokens, logprobs=_likeliest(body)
         )

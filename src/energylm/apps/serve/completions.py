@@ -91,7 +91,7 @@ def sampling_task(
     )
     serving.check_at_most(len(prompts), limits.max_prompts, param="prompt")
     serving.check_at_most(task.n, limits.max_choices, param="n")
-    serving.check_at_most(task.max_new_tokens, limits.max_new_tokens, param="max_tokens")
+    serving.check_at_most(task.max_new_tokens, limits.max_tokens, param="max_tokens")
     serving.check_at_most(task.proposals or 1, limits.max_proposals, param="energy.proposals")
     drawn = task.rows * task.max_new_tokens
     serving.check_at_most(drawn, limits.max_request_tokens, param="prompts × n × proposals × max_tokens")

@@ -44,7 +44,7 @@ class ServeLimits(Config):
     max_prompts: int = Field(16, ge=1, description="Prompts of one request.")
     max_choices: int = Field(16, ge=1, description="n of one request.")
     max_proposals: int = Field(1024, ge=2, description="Candidates of one text.")
-    max_new_tokens: int = Field(1024, ge=1, description="max_tokens of one request.")
+    max_tokens: int = Field(1024, ge=1, description="max_tokens of one request.")
     max_request_tokens: int = Field(
         1 << 20, ge=1, description="Prompts × n × proposals × max_tokens of one request, all together."
     )

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from energylm.apps.study.design import RESERVED, StudyDesign
 from energylm.config.base import Config
 from energylm.config.sampling import JointSampling, Truncation
+from energylm.config.vocabulary import WINDOW_PREFIX_TOKENS, WINDOW_TOKENS
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Flag, Metavar, Verb
 
@@ -119,8 +120,8 @@ class StudyNew(Verb):
         None, description="A corpus folder (`energylm corpus build`), or a text or JSONL file: prefixes for the models."
     )
     split: str = Field("test", description="Of the corpus; text that no model was trained on.")
-    length: int = Field(160, ge=2, description="Tokens of prefix and completion together.")
-    prefix_tokens: int = Field(120, ge=1, description="Tokens of the prefix.")
+    length: int = Field(WINDOW_TOKENS, ge=2, description="Tokens of prefix and completion together.")
+    prefix_tokens: int = Field(WINDOW_PREFIX_TOKENS, ge=1, description="Tokens of the prefix.")
     comparisons: Annotated[
         tuple[tuple[str, str], ...] | None,
         Flag("--compare"),

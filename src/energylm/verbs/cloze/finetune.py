@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from energylm.config.base import Strings
 from energylm.config.cloze import SPANS, TASKS, FinetuneTask, Pooling, SpanConfig, TaskName, TextStyle
 from energylm.config.training import CheckpointConfig, TrainingConfig, ValidationConfig
+from energylm.config.vocabulary import ENCODER
 from energylm.estimators.task_metrics import SeedMedian
 from energylm.files import read_json
 from energylm.jobs.job import DEFAULT_JOB, Job
@@ -187,7 +188,7 @@ class Finetune(Verb):
     )
     train: Strings = Field((), description="A training file, in place of those of the folder.")
     evaluation: Strings = Field((), description="An evaluation file, in place of those of the folder.")
-    init: str = Field("minilm-l6", description="The encoder: a model folder, a known model or a hub name.")
+    init: str = Field(ENCODER, description="The encoder: a model folder, a known model or a hub name.")
     seeds: int = Field(3, ge=1, description="How often it is fine-tuned: with --seed, the next one, … (the paper: 10).")
     epochs: float | None = Field(
         None, gt=0, description="Passes over the training examples; none = the paper's: 10 rte, sts; 2 squad; 3 others."

@@ -9,6 +9,7 @@ from energylm.config.base import Strings
 from energylm.config.models import MEAN, Pooling
 from energylm.config.texts import BlockConfig, DetectionSources, TextFormat
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
+from energylm.config.vocabulary import ENCODER
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.registry import DETECTORS
 from energylm.verbs.verb import Positional, TrainingVerb, Verb
@@ -57,7 +58,7 @@ class TrainDetector(TrainingVerb):
 
     data: DetectionSources = Field(DetectionSources(), description="What it learns from.")
     init: str = Field(
-        "minilm-l6",
+        ENCODER,
         description="What it starts from: a folder of an encoder, language model or energy; a known model; the hub.",
     )
     pooling: Pooling = Field(MEAN, description="mean over all tokens, or the first position (bakhtin2019's BiTransf).")

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from energylm.config.base import Folders, Strings
 from energylm.config.models import Towards
 from energylm.config.texts import CellConfig
+from energylm.config.vocabulary import WINDOW_TOKENS
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 
@@ -51,7 +52,7 @@ class PerturbTexts(Verb):
     documents: Literal["packed", "within"] = Field(
         "within", description="Whether windows of a corpus may cross documents (packed) or not."
     )
-    length: int = Field(160, ge=2, description="Tokens of a text.")
+    length: int = Field(WINDOW_TOKENS, ge=2, description="Tokens of a text.")
     texts: int = Field(100, ge=2, description="Windows, chosen at random from a corpus, evenly from a file.")
     entity: str | None = Field(
         None, description="The name that replaces tokens, one token of the language model, e.g. ' John'; none = chosen."
@@ -133,7 +134,7 @@ class AttackEnergy(Verb):
     towards: Towards = Field("real", description="real: lower the energy of machine text; fake: raise that of real.")
     split: Split = Field("test", description="Split of a corpus folder as source.")
     field: str = Field("text", description="JSONL field that holds the text.")
-    length: int = Field(160, ge=2, description="Tokens of a window of a corpus as source.")
+    length: int = Field(WINDOW_TOKENS, ge=2, description="Tokens of a window of a corpus as source.")
     texts: int = Field(100, ge=1, description="Texts at most, chosen at random from folders, the first of a file.")
     edits: int = Field(5, ge=1, description="Tokens that may be replaced in a text (the paper's examples: 5).")
     candidates: int = Field(

@@ -33,6 +33,7 @@ from pydantic import Field, model_validator
 
 from energylm.bundles.known_models import locate
 from energylm.config.sampling import JointSampling
+from energylm.config.vocabulary import WINDOW_PREFIX_TOKENS, WINDOW_TOKENS, N
 from energylm.data.windows import SourceWindows
 from energylm.errors import DataError
 from energylm.jobs.job import DEFAULT_JOB, Job
@@ -59,10 +60,10 @@ class JointAnalysis(Verb):
     energy: str = Field(description="An energy folder (`energylm energy train`).")
     source: str = Field(description="A corpus folder.")
     split: Literal["train", "valid", "test"] = Field("test", description="Split of the corpus.")
-    length: int = Field(160, ge=2, description="Tokens of a window, which lies within one document.")
-    prefix_tokens: int = Field(120, ge=1, description="Tokens of a window that are given.")
+    length: int = Field(WINDOW_TOKENS, ge=2, description="Tokens of a window, which lies within one document.")
+    prefix_tokens: int = Field(WINDOW_PREFIX_TOKENS, ge=1, description="Tokens of a window that are given.")
     contexts: int = Field(100, ge=2, description="Windows, chosen at random.")
-    n: int = Field(1000, ge=2, description="Samples of the base for each text of the joint model (the paper: 10,000).")
+    n: int = Field(N, ge=2, description="Samples of the base for each text of the joint model (the paper: 10,000).")
     seed: int = Field(0, ge=0, description="Of the windows and all samples.")
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from energylm.config.sampling import CONFIDENCE
+from energylm.config.vocabulary import WINDOW_PREFIX_TOKENS, WINDOW_TOKENS, N
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Short, Verb
 
@@ -52,17 +53,17 @@ class Perplexity(Verb):
     )
     split: Literal["train", "valid", "test"] = Field("test", description="Split of a corpus folder.")
     field: str = Field("text", description="JSONL field that holds the text.")
-    length: int = Field(160, ge=2, description="Tokens of a window.")
+    length: int = Field(WINDOW_TOKENS, ge=2, description="Tokens of a window.")
     documents: Literal["packed", "within"] = Field(
         "within",
         description="Whether windows of a corpus may cross documents (packed) or not; within one there is no special "
         "token, so the models write none.",
     )
-    prefix_tokens: int = Field(120, ge=0, description="Tokens of a window that are given and not scored.")
-    contexts: int = Field(100, ge=1, description="Windows, chosen at random from a corpus, evenly from a file.")
-    n: Annotated[int, Short("-n")] = Field(
-        1000, ge=2, description="Samples a window for log Z; the paper draws 100,000."
+    prefix_tokens: int = Field(
+        WINDOW_PREFIX_TOKENS, ge=0, description="Tokens of a window that are given and not scored."
     )
+    contexts: int = Field(100, ge=1, description="Windows, chosen at random from a corpus, evenly from a file.")
+    n: Annotated[int, Short("-n")] = Field(N, ge=2, description="Samples a window for log Z; the paper draws 100,000.")
     ralm: str | None = Field(None, description="A residual auto-regressive model on the same base, to compare.")
     balm: str | None = Field(None, description="A bigger auto-regressive model, to compare.")
     by_position: bool = Field(

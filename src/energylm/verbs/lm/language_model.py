@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from energylm.config.base import Strings
 from energylm.config.pretrain import LanguageModelSettings
 from energylm.config.sampling import Truncation
+from energylm.config.vocabulary import MAX_NEW_TOKENS, N_TEXTS, PREFIX_TOKENS, WINDOW_TOKENS
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 
@@ -115,8 +116,10 @@ class ScoreLM(Verb):
     windows: int | None = Field(
         None, ge=1, description="Score this many evenly spaced windows of the whole file instead; none = its texts."
     )
-    length: int = Field(160, ge=1, description="Tokens of a window.")
-    prefix_tokens: int = Field(0, ge=0, description="Tokens of each text or window that are given and not scored.")
+    length: int = Field(WINDOW_TOKENS, ge=1, description="Tokens of a window.")
+    prefix_tokens: int = Field(
+        PREFIX_TOKENS, ge=0, description="Tokens of each text or window that are given and not scored."
+    )
     eos: bool = Field(False, description="Score and count the end-of-sequence token too.")
     per_token: bool = Field(False, description="Print each token's log-probability too; the JSON file has them anyway.")
 
@@ -167,8 +170,8 @@ class SampleLM(Verb):
 
     language_model: LanguageModelName
     prompt: Strings = Field(("",), min_length=1, description="A text to continue; empty starts a new document.")
-    n: int = Field(1, ge=1, description="Continuations of each prompt.")
-    max_new_tokens: int = Field(40, ge=1, description="Tokens of a continuation at most.")
+    n: int = Field(N_TEXTS, ge=1, description="Continuations of each prompt.")
+    max_new_tokens: int = Field(MAX_NEW_TOKENS, ge=1, description="Tokens of a continuation at most.")
     stop_at_eos: bool = Field(
         True, description="End a continuation at the end-of-sequence token; no: exactly that many tokens."
     )

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from energylm.config.base import Config
 from energylm.config.models import TEXT, TOKENS, Reads
+from energylm.config.vocabulary import ENCODER, LANGUAGE_MODEL
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.recipes.recipe import StepConfig
 from energylm.verbs.verb import Verb
@@ -25,7 +26,6 @@ from energylm.verbs.verb import Verb
 if TYPE_CHECKING:
     from energylm.verbs.recipes.demo_report import DemoResult
 
-LANGUAGE_MODEL, ENCODER = "smollm2-135m", "minilm-l6"
 FOLDER = Path("energylm-demo")  # where there is no --output
 VALIDATIONS = 5  # points of a validation curve
 LM, ENERGY = "language model", "energy"  # names of steps

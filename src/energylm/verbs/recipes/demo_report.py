@@ -14,6 +14,7 @@ from energylm.bundles.model_folder import model_identity
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.text_energy import Energy
 from energylm.config.sampling import JointSampling, Truncation
+from energylm.config.vocabulary import ENCODER
 from energylm.data.corpus import Corpus
 from energylm.data.document import SPLITS
 from energylm.errors import ModelError
@@ -25,7 +26,7 @@ from energylm.report.plots import loss_plot
 from energylm.report.report import Numbers, Plot, Samples, Section, Text, write_report
 from energylm.tables import Table, to_markdown
 from energylm.training.journal import read_journal
-from energylm.verbs.recipes.demo import ENCODER, ENERGY, LM, Demo, DemoEnergy
+from energylm.verbs.recipes.demo import ENERGY, LM, Demo, DemoEnergy
 from energylm.verbs.recipes.demo_samples import SHOWN, SideBySide, curves_plot, draw_side_by_side, steering_table
 from energylm.verbs.recipes.recipe import StepConfig, with_products
 from energylm.verbs.table import verb_class

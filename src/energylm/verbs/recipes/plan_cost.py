@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import yaml
 
+from energylm.config.vocabulary import ENCODER
 from energylm.errors import ConfigError, DataError
 from energylm.files import read_json, write_json, write_text
 from energylm.jobs.artefacts import ArtefactStore
@@ -24,7 +25,7 @@ from energylm.jobs.costs import CorpusSize, Counted, Product, Surroundings
 from energylm.progress import format_seconds
 from energylm.records import Record, to_plain
 from energylm.tables import Cell, Table, to_markdown
-from energylm.verbs.recipes.demo import ENCODER, TinyDemo
+from energylm.verbs.recipes.demo import TinyDemo
 from energylm.verbs.recipes.plan import DEMO, MachineConfig, Plan, measure_machine
 from energylm.verbs.recipes.recipe import with_products
 from energylm.verbs.recipes.reproducing import plan_recipe
