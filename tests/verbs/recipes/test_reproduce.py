@@ -15,9 +15,9 @@ from energylm.jobs.artefacts import ArtefactStore
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import Record
 from energylm.verbs import table
-from energylm.verbs.recipes.recipe import load_recipe, recipe_names
+from energylm.verbs.recipes.recipe import StepConfig, load_recipe, recipe_names
 from energylm.verbs.recipes.reproducing import plan_recipe, reproduce
-from energylm.verbs.recipes.steps import make_step, step_verb
+from energylm.verbs.recipes.steps import make_step, reseeded, step_verb
 from energylm.verbs.verb import Verb
 
 TRAINING = {"steps": 4, "global_batch": 2, "validation": {"every_steps": 4}, "threads": 1}
@@ -155,6 +155,46 @@ def test_a_recipe_is_made_reported_and_reused(file, store, tmp_path, capsys):
     again = reproduce(file, scale="mini", output=tmp_path / "out", store=store)
     assert all(artefact.reused for artefact in again.steps.values()) and again.claims == done.claims
     assert capsys.readouterr().err.count("reused") == 5
+
+
+def test_several_seeds_are_several_runs_of_all_that_has_a_seed(file, store, tmp_path):
+    """The corpus and the lists have none and are made once. Teeth: runs that shared their seeds would not differ."""
+    done = reproduce(file, scale="mini", seeds=3, output=tmp_path / "out", store=store)
+    again = [f"{name}~{run}" for run in (2, 3) for name in ("narrow", "wide", "measured")]
+    assert list(done.steps) == ["corpus", "listed", "narrow", "wide", "measured", *again]
+    found = [done.steps[name].result["base"]["value"] for name in ("measured", "measured~2", "measured~3")]
+    assert len(set(found)) == 3
+    kept = read_json(done.results)
+    assert kept["sections"]["perplexity"]["rows"][0]["here"] == pytest.approx(sum(found) / 3)
+    assert ", 3 seeds: " in kept["title"]
+    assert "means of 3 runs" in kept["sections"]["what-this-is"]["body"]
+    parameters = done.claims[0].difference  # does not vary, so it needs no interval
+    assert parameters.lower == parameters.value == parameters.upper and done.claims[0].verdict == "holds"
+
+
+def test_a_seed_moves_wherever_it_is_written():
+    """At the top, inside `training`, and by its shortcut, which must not win over the key that it stands for."""
+
+    def seeds(config):
+        verb = step_verb("lm train", reseeded("lm", StepConfig(make="lm train", config=config), 2).config)
+        return verb.training.seed
+
+    assert seeds({"corpus": "c"}) == 2000 and seeds({"corpus": "c", "training": {"seed": 1}}) == 2001
+    assert seeds({"corpus": "c", "seed": 5}) == 2005
+    unchanged = StepConfig(make="lm train", config={"corpus": "c"})
+    assert reseeded("lm", unchanged, 0) is unchanged
+
+
+def test_a_scale_may_be_like_another(file, tmp_path):
+    values = yaml.safe_load(Path(file).read_text())
+    values["scales"]["desk"] = {"like": "mini", "minutes": 60, "steps": {"narrow": {"network": {"width": 20}}}}
+    recipe = load_recipe(_write(tmp_path, values))
+    assert recipe.steps_at("desk")["narrow"].config["network"] == {"width": 20, "layers": 1}
+    assert recipe.steps_at("mini")["narrow"].config["network"]["width"] == 16
+    assert recipe.scales["desk"].minutes == 60 and "texts" in recipe.scales["desk"].corpora
+    values["scales"]["desk"]["like"] = "desk"
+    with pytest.raises(ConfigError, match="which is no other scale"):
+        load_recipe(_write(tmp_path, values))
 
 
 def test_what_changes_is_made_anew_and_the_rest_is_shared(file, store, tmp_path):
@@ -405,10 +445,11 @@ def test_claims_and_report_on_stdout_and_results_as_json(toy, tmp_path, monkeypa
     assert planned.exit_code == 0 and "2 of 2 steps to make" in planned.stdout and not (tmp_path / "home").exists()
     done = energylm_command("reproduce", toy, "--output", tmp_path / "out", "--json", tmp_path / "kept.json")
     first, second, page = done.stdout.splitlines()
-    assert first.startswith("holds: it knows something: lm.best_perplexity.value = ") and first.endswith(
-        "(published: 17.57)"
-    )
-    assert second.startswith("does not hold: it knows everything") and done.exit_code == 0  # a result, not an error
+    assert first.startswith("holds by +") and first.endswith("(published: 17.57)")
+    assert " (one run): it knows something: lm.best_perplexity.value = " in first
+    assert (
+        second.startswith("does not hold by -") and "(one run): it knows everything" in second and done.exit_code == 0
+    )  # a result, not an error
     assert page == str(tmp_path / "out" / "report.html")
     assert read_json(tmp_path / "kept.json") == read_json(tmp_path / "out" / "results.json")
     assert "0 of 2 steps to make" in energylm_command("reproduce", toy, "--dry-run").stdout
@@ -423,7 +464,7 @@ def test_list(energylm_command):
     ("arguments", "said"),
     [
         ((), "name a recipe"),
-        (("deng2020/table1", "--scale", "maxi"), "--scale: Input should be 'mini' or 'paper'"),
+        (("deng2020/table1", "--scale", "maxi"), "--scale: Input should be 'mini', 'desk' or 'paper'"),
         (("tabel1",), "unknown recipe"),
     ],
 )

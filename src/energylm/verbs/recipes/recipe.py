@@ -1,8 +1,9 @@
 """Recipes: a table or figure of a paper as data, in YAML under `recipes/<paper>/`.
 
     steps     what is made, each from others:    base: {make: lm train, config: {corpus: "@corpus"}}
-    scales    mini (minutes on 2 CPU cores) and paper (the published sizes): corpora to choose from, and the settings of
-              each step that differ. A step that a scale does not name is not made at that scale.
+    scales    mini (minutes on 2 CPU cores), desk (hours) and paper (the published sizes): corpora to choose from, and
+              the settings of each step that differ. A step that a scale does not name is not made at that scale; a
+              scale `like` another lays its own settings over those of that one.
     corpora   alternatives, of which the first whose data are here is taken: each a corpus ({sources: …}, the step
               `corpus`) or a set ({books: {sources: …}, news: …}: steps `books`, `news`, and `corpus`, their union,
               whose byte-level BPE they share; Bakhtin et al. 2019 §4.1 take the vocabulary from CC-News alone)
@@ -24,9 +25,9 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from energylm.config.base import Config, load_config, merged
 from energylm.config.environment import data_folder
 from energylm.errors import ConfigError, DataError
-from energylm.verbs.recipes.claims import paths
+from energylm.verbs.recipes.claims import Kind, paths
 
-Scale = Literal["mini", "paper"]
+Scale = Literal["mini", "desk", "paper"]
 PRODUCT, VALUE, DATA = "@", "=", "data:"  # a string refers to a step's product, a number of its result, a file
 OR = "|"  # between products of which the chosen corpora make one
 CORPUS, BUILD = "corpus", "corpus build"  # the step that makes the chosen corpus, and its verb
@@ -45,6 +46,7 @@ class StepConfig(Config):
 class ScaleConfig(Config):
     """What a scale adds."""
 
+    like: Scale | None = Field(None, description="Another scale whose settings hold here, too, where none are given.")
     minutes: float | None = Field(None, gt=0, description="About how long everything takes on 2 CPU cores.")
     corpora: dict[str, dict[str, Any]] = Field(
         {},
@@ -89,6 +91,11 @@ class ClaimConfig(Config):
     says: str = Field(description="The finding in words.")
     holds_if: str = Field(description="A predicate over the results (verbs.recipes.claims).")
     published: str = Field("", description="What the paper prints for it.")
+    kind: Kind = Field(
+        "finding",
+        description="finding: of the paper; accounting: true by construction (sizes, counts); ours: not in the paper; "
+        "simulated: planted in made-up data. Only findings are counted as claims of the papers.",
+    )
 
     @field_validator("holds_if")
     @classmethod
@@ -102,7 +109,7 @@ class Shared(Config):
 
     uses: str | None = Field(None, description="A file beside this one with shared steps.")
     steps: dict[str, StepConfig] = Field({}, description="What is made, by name.")
-    scales: dict[Scale, ScaleConfig] = Field({}, description="mini and paper.")
+    scales: dict[Scale, ScaleConfig] = Field({}, description="mini, desk and paper.")
 
 
 class Recipe(Shared):
@@ -165,6 +172,11 @@ def read_recipe(file: Path) -> Recipe:
     while uses is not None:
         shared = load_config(Shared, file.parent / f"{uses}.yaml")
         values, uses = merged(shared.model_dump(exclude_unset=True), values), shared.uses
+    for scale, settings in values.get("scales", {}).items():
+        if like := settings.get("like"):
+            if like == scale or like not in values["scales"]:
+                raise ConfigError(f"{file}: scale {scale} is like {like!r}, which is no other scale of it")
+            values["scales"][scale] = merged(values["scales"][like], settings)
     return Recipe.checked(values, origin=str(file))
 
 

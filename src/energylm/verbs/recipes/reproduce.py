@@ -26,21 +26,28 @@ class RecipeList(Record):
 class Reproduce(Verb):
     """Reproduce a table or figure. What other recipes have made is reused; an interrupted run continues.
 
-    Each claim is printed as holds or does not hold, beside what was published. A claim that does not hold is a result,
-    not an error. The report goes to --output, else to a folder under ENERGYLM_HOME/results.
+    Each claim is printed as holds, does not hold or, within its interval, too close to call, beside what was published.
+    A claim that does not hold is a result, not an error. The report goes to --output, else to a folder under
+    ENERGYLM_HOME/results.
     """
 
     examples = (
         "energylm reproduce --list",
         "energylm reproduce deng2020/table1 --scale mini --dry-run",
         "energylm reproduce deng2020/fig1 --corpus sotu --output out/fig1",
+        "energylm reproduce goyal2021/table3_1 --scale desk --seeds 3",
     )
     writes = "optional"
 
     recipe: Annotated[str | None, Positional("RECIPE")] = Field(
         None, description="A recipe, e.g. deng2020/table1 (--list shows all), or a YAML file of your own."
     )
-    scale: Scale = Field("mini", description="mini: minutes on 2 CPU cores; paper: the published sizes, for a cluster.")
+    scale: Scale = Field(
+        "mini", description="mini: minutes on 2 CPU cores; desk: hours; paper: the published sizes, for a cluster."
+    )
+    seeds: int = Field(
+        1, ge=1, description="Runs with seeds of their own; from two on every claim has an interval over them."
+    )
     corpus: str | None = Field(
         None, description="Which of the recipe's corpora; without it the first whose data are here."
     )
@@ -57,7 +64,7 @@ class Reproduce(Verb):
             return f"would list {len(recipe_names())} recipes"
         from energylm.verbs.recipes.reproducing import plan_recipe
 
-        return plan_recipe(self.recipe, scale=self.scale, corpus=self.corpus).describe()
+        return plan_recipe(self.recipe, scale=self.scale, corpus=self.corpus, seeds=self.seeds).describe()
 
     def run(self, job: Job = DEFAULT_JOB) -> Record:
         if self.recipe is None or self.list_recipes:
@@ -65,7 +72,7 @@ class Reproduce(Verb):
             return RecipeList({name: f"{recipe.where}: {recipe.title}" for name, recipe in recipes.items()})
         from energylm.verbs.recipes.reproducing import reproduce
 
-        return reproduce(self.recipe, scale=self.scale, corpus=self.corpus, output=job.output)
+        return reproduce(self.recipe, scale=self.scale, corpus=self.corpus, seeds=self.seeds, output=job.output)
 
     def shown(self, result: Any) -> str:
         if isinstance(result, RecipeList):
@@ -73,7 +80,8 @@ class Reproduce(Verb):
         lines = []
         for claim in result.claims:
             published = f" (published: {claim.published})" if claim.published else ""
-            lines.append(f"{claim.verdict}: {claim.says}: {claim.numbers}{published}")
+            by = f" by {claim.difference.told}" if claim.difference is not None else ""
+            lines.append(f"{claim.verdict}{by}: {claim.says}: {claim.numbers}{published}")
         return "\n".join([*lines, str(result.report), ""])
 
     def remarks(self, result: Any) -> list[str]:

@@ -9,7 +9,7 @@ Relations  `recipe` is the file; `steps` gives each step its key and makes it; `
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from energylm.report.grid_report import grid_sections
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Section, Text, write_report
 from energylm.tables import Table
-from energylm.verbs.recipes.claims import JudgedClaim, claims_table, judge, look_up, paths
+from energylm.verbs.recipes.claims import JudgedClaim, claims_table, judge, look_up, mean_of_runs, paths
 from energylm.verbs.recipes.grid import Grid
 from energylm.verbs.recipes.grid_steps import expand_grid
 from energylm.verbs.recipes.recipe import (
@@ -42,7 +42,9 @@ from energylm.verbs.recipes.recipe import (
     members_of,
     references,
 )
-from energylm.verbs.recipes.steps import PlannedStep, describe_steps, make_steps, plan_steps, steps_section
+from energylm.verbs.recipes.steps import PlannedStep, describe_steps, make_steps, plan_steps, reseeded, steps_section
+
+RUN = "~"  # between the name of a step and the number of its run, from the second on
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,16 @@ class RecipePlan:
     corpus: str
     recipe: Recipe
     steps: list[PlannedStep]
+    seeds: int = 1
 
     @property
     def title(self) -> str:
         on = f" on {self.corpus}" if self.corpus else ""
-        return f"{self.name} at scale {self.scale}{on}"
+        return f"{self.name} at scale {self.scale}{on}{self.runs}"
+
+    @property
+    def runs(self) -> str:
+        return f", {self.seeds} seeds" if self.seeds > 1 else ""
 
     def describe(self) -> str:
         lines = [f"{self.title}: {self.recipe.title} ({self.recipe.where})", *describe_steps(self.steps)]
@@ -67,9 +74,10 @@ class RecipePlan:
 
 
 def plan_recipe(
-    name: str, *, scale: Scale, corpus: str | None = None, store: ArtefactStore | None = None
+    name: str, *, scale: Scale, corpus: str | None = None, seeds: int = 1, store: ArtefactStore | None = None
 ) -> RecipePlan:
-    """Check the recipe and find out what is already there. Makes nothing."""
+    """Check the recipe and find out what is already there. Makes nothing. With several seeds the steps of further runs
+    follow, called `step~2`, `step~3` …; what does not depend on a seed is one step for all runs."""
     store = store or ArtefactStore()
     recipe = load_recipe(name)
     if scale not in recipe.scales:
@@ -85,7 +93,19 @@ def plan_recipe(
         for other in settings.corpora
         for name in steps_on(recipe, any_scale, other)
     }
-    return RecipePlan(name, scale, chosen, recipe, plan_steps(steps, _needed(recipe, steps, known), store=store))
+    needed = _needed(recipe, steps, known)
+    planned = [
+        plan_steps({name: reseeded(name, step, run) for name, step in steps.items()}, needed, store=store)
+        for run in range(seeds)
+    ]
+    without_seed = {step.key for step in planned[0]}
+    again = [
+        replace(step, name=f"{step.name}{RUN}{run}")
+        for run, run_steps in enumerate(planned[1:], start=2)
+        for step in run_steps
+        if step.key not in without_seed
+    ]
+    return RecipePlan(name, scale, chosen, recipe, [*planned[0], *again], seeds)
 
 
 def steps_on(recipe: Recipe, scale: Scale, corpus: str) -> dict[str, StepConfig]:
@@ -161,29 +181,45 @@ def reproduce(
     *,
     scale: Scale,
     corpus: str | None = None,
+    seeds: int = 1,
     output: Path | None = None,
     store: ArtefactStore | None = None,
 ) -> Reproduction:
-    """Make the recipe's report in the folder `output` , else under ENERGYLM_HOME/results."""
+    """Make the recipe's report in the folder `output`, else under ENERGYLM_HOME/results; with several `seeds` as often
+    as that, and claims get intervals."""
     store = store or ArtefactStore()
-    plan = plan_recipe(name, scale=scale, corpus=corpus, store=store)
+    plan = plan_recipe(name, scale=scale, corpus=corpus, seeds=seeds, store=store)
     made = make_steps(plan.steps, store=store)
-    results = {step: artefact.result for step, artefact in made.items()}
-    claims = [judge(claim.says, claim.holds_if, results, published=claim.published) for claim in plan.recipe.claims]
-    folder = output or home_folder() / "results" / "-".join(filter(None, [*name.split("/"), scale, plan.corpus]))
+    runs = [_results_of(made, run) for run in range(1, seeds + 1)]
+    results = mean_of_runs(runs)
+    claims = [
+        judge(claim.says, claim.holds_if, runs, published=claim.published, kind=claim.kind)
+        for claim in plan.recipe.claims
+    ]
+    parts = [*name.split("/"), scale, plan.corpus, f"{seeds}-seeds" if seeds > 1 else ""]
+    folder = output or home_folder() / "results" / "-".join(filter(None, parts))
     page = write_report(folder, title=_title(plan), sections=[*_sections(plan, results, claims), steps_section(made)])
     return Reproduction(page, page.parent / "results.json", claims, made)
 
 
+def _results_of(made: Mapping[str, Artefact], run: int) -> dict[str, Any]:
+    """What the steps of one run found, by their names in the recipe; steps without a seed were made in the first."""
+    first = {name: artefact.result for name, artefact in made.items() if RUN not in name}
+    sign = f"{RUN}{run}"
+    return first | {name.removesuffix(sign): artefact.result for name, artefact in made.items() if name.endswith(sign)}
+
+
 def _title(plan: RecipePlan) -> str:
     on = f", {plan.corpus}" if plan.corpus else ""
-    return f"{plan.name}, scale {plan.scale}{on}: {plan.recipe.title}"
+    return f"{plan.name}, scale {plan.scale}{on}{plan.runs}: {plan.recipe.title}"
 
 
 def _sections(plan: RecipePlan, results: Mapping[str, Any], claims: Sequence[JudgedClaim]) -> list[Section]:
     on = f" --corpus {plan.corpus}" if plan.corpus else ""
-    command = f"energylm reproduce {plan.name} --scale {plan.scale}{on}"
-    about = f"{plan.recipe.about.strip()}\n\nMade by: {command}"
+    seeds = f" --seeds {plan.seeds}" if plan.seeds > 1 else ""
+    command = f"energylm reproduce {plan.name} --scale {plan.scale}{on}{seeds}"
+    means = f"\n\nNumbers are means of {plan.seeds} runs with seeds of their own." if plan.seeds > 1 else ""
+    about = f"{plan.recipe.about.strip()}{means}\n\nMade by: {command}"
     shown = [section for config in plan.recipe.report for section in _section(config, results)]
     return [Text("What this is", about), Numbers("Claims", claims_table(claims)), *shown]
 

@@ -10,6 +10,7 @@ Relations  `reproducing` and `grid_steps` decide which steps there are.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
@@ -18,6 +19,7 @@ from typing import Any
 
 from energylm.bundles.known_models import KNOWN_MODELS
 from energylm.bundles.model_folder import weights_sha256
+from energylm.config.base import Config, put
 from energylm.config.environment import data_folder
 from energylm.data.manifest import MANIFEST_FILE as CORPUS_MANIFEST
 from energylm.data.manifest import read_manifest
@@ -32,6 +34,7 @@ from energylm.verbs.recipes.recipe import DATA, PRODUCT, StepConfig, did_you_mea
 from energylm.verbs.table import STEPS_ONLY, VERBS, verb_class
 from energylm.verbs.verb import Verb
 
+SEEDS_APART = 1000  # between the seeds of two runs of a recipe, whose own steps differ by a few
 WAS_FINISHED = "was_finished"  # of results: whether a process before this one did it all
 
 
@@ -47,6 +50,29 @@ def step_identity(kind: str, values: Mapping[str, Any], *, origin: str) -> dict[
     if verb.step_content is Verb.step_content:
         return {"version": verb.version, **mapped(verb.checked(values, origin=origin).step_content(), _pinned)}
     return {"version": verb.version, **step_verb(kind, values, origin=origin).step_content()}
+
+
+def reseeded(name: str, step: StepConfig, run: int) -> StepConfig:
+    """The step in another run of its recipe: every seed among its options moved on, splits of the data as they were."""
+    if run == 0 or step.make not in {*VERBS, *STEPS_ONLY}:
+        return step
+    verb, config = verb_class(step.make), deepcopy(step.config)
+    for key, seed in _seeds(verb.checked(config, origin=f"step {name!r}")):
+        for shortcut, meant in verb.shortcuts.items():
+            if meant == key:
+                config.pop(shortcut, None)
+        put(config, key, seed + run * SEEDS_APART)
+    return step.model_copy(update={"config": config})
+
+
+def _seeds(config: Config, above: str = "") -> Iterator[tuple[str, int]]:
+    """Dotted keys of all options called `seed`, at every depth, with their values."""
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if name == "seed":
+            yield f"{above}{name}", value
+        elif isinstance(value, Config):
+            yield from _seeds(value, f"{above}{name}.")
 
 
 def make_step(verb: Verb, folder: Path | None) -> dict[str, Any]:
