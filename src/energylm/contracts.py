@@ -38,6 +38,15 @@ class Decoder(Protocol):
 
 
 @runtime_checkable
+class ForkingDecoder(Decoder, Protocol):
+    """A decoder whose rows can go on from one another: what a population of continuations needs to be resampled."""
+
+    def select(self, state: Any, rows_R: Tensor) -> None:
+        """From here on row r continues what row rows_R[r] has written, a row of the same context. In place."""
+        ...
+
+
+@runtime_checkable
 class CausalModel(Protocol):
     """Normalised: P(x | c) = Π_t P(x_t | c, x_<t). Works on token ids; folders and text are `bundles/`' concern."""
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from energylm.contracts import Decoder
+from energylm.contracts import ForkingDecoder
 from energylm.models.contexts import check_network, pad_contexts, takes
 from energylm.models.gated_convolution import ConvolutionDecoder, GatedConvolutionLM
 from energylm.models.ralm import RalmLM
@@ -32,7 +32,7 @@ from energylm.progress import say
 _announced: set[str] = set()  # families
 
 
-def decoder_for(network: PreTrainedModel) -> Decoder:
+def decoder_for(network: PreTrainedModel) -> ForkingDecoder:
     """The fastest decoder that is right for `network`."""
     if isinstance(network, GatedConvolutionLM):
         return ConvolutionDecoder(network)
@@ -58,7 +58,7 @@ class ContextGroup:
 
 
 class PlainDecoder:
-    """`contracts.Decoder` for every network, which runs with its own attention, masks and a copy of the context's cache
+    """`contracts.ForkingDecoder` for every network, which runs with its own attention, masks and a copy of the context's cache
     for every continuation. Contexts of unequal length are never padded together (relative positions and windows that
     count padding would be silently wrong): equal lengths form a group, and a step goes through the groups."""
 
@@ -101,6 +101,12 @@ class PlainDecoder:
             group.length += 1
         return torch.cat(parts)[torch.cat([group.rows for group in state]).argsort()]
 
+    def select(self, state: list[ContextGroup], rows_R: Tensor) -> None:
+        for group in state:
+            within_R = torch.full_like(rows_R, -1)  # where a row stands in the cache of its group
+            within_R[group.rows] = torch.arange(len(group.rows), device=rows_R.device)
+            group.cache.batch_select_indices(within_R[rows_R[group.rows]])
+
     def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
         config = self.network.config.get_text_config()
         cache = 2 * config.num_hidden_layers * config.hidden_size * (context_tokens + max_new_tokens)
@@ -122,9 +128,9 @@ class PlainDecoder:
 
 
 class ProductDecoder:
-    """`contracts.Decoder`. Prefix and state are a list with one entry for each factor."""
+    """`contracts.ForkingDecoder`. Prefix and state are a list with one entry for each factor."""
 
-    def __init__(self, factors: Sequence[Decoder]) -> None:
+    def __init__(self, factors: Sequence[ForkingDecoder]) -> None:
         self.factors = list(factors)
 
     @property
@@ -144,6 +150,10 @@ class ProductDecoder:
     def step(self, state: list[Any], tokens_R: Tensor) -> Tensor:
         return _sum([factor.step(own, tokens_R) for factor, own in zip(self.factors, state, strict=True)])
 
+    def select(self, state: list[Any], rows_R: Tensor) -> None:
+        for factor, own in zip(self.factors, state, strict=True):
+            factor.select(own, rows_R)
+
     def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
         return sum(
             factor.bytes_per_row(context_tokens=context_tokens, max_new_tokens=max_new_tokens)
@@ -162,9 +172,9 @@ def forbid_tokens(logits: Tensor, token_ids: Sequence[int]) -> Tensor:
 
 
 class ForbiddenTokensDecoder:
-    """`contracts.Decoder` of P' around a decoder of P."""
+    """`contracts.ForkingDecoder` of P' around a decoder of P."""
 
-    def __init__(self, decoder: Decoder, *, token_ids: Sequence[int]) -> None:
+    def __init__(self, decoder: ForkingDecoder, *, token_ids: Sequence[int]) -> None:
         self.decoder, self.token_ids = decoder, tuple(token_ids)
 
     @property
@@ -180,6 +190,9 @@ class ForbiddenTokensDecoder:
 
     def step(self, state: Any, tokens_R: Tensor) -> Tensor:
         return forbid_tokens(self.decoder.step(state, tokens_R), self.token_ids)
+
+    def select(self, state: Any, rows_R: Tensor) -> None:
+        self.decoder.select(state, rows_R)
 
     def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
         return self.decoder.bytes_per_row(context_tokens=context_tokens, max_new_tokens=max_new_tokens)

@@ -141,7 +141,7 @@ def register() -> None:
 
 
 class ConvolutionDecoder:
-    """`contracts.Decoder`. Prefix and state are both a list with the columns (B or R, kernel − 1, D) of each block."""
+    """`contracts.ForkingDecoder`. Prefix and state are both a list with the columns (B or R, kernel − 1, D) of each block."""
 
     def __init__(self, network: GatedConvolutionLM) -> None:
         self.network = network
@@ -174,6 +174,9 @@ class ConvolutionDecoder:
             x_R1D, columns = block(x_R1D, state[layer])
             state[layer] = columns[:, 1:]
         return self.network.logits(x_R1D)[:, 0]
+
+    def select(self, state: list[Tensor], rows_R: Tensor) -> None:
+        state[:] = [columns[rows_R] for columns in state]
 
     def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
         config = self.network.config

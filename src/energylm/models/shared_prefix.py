@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from energylm.contracts import Decoder
 from energylm.models.contexts import check_network, pad_contexts, takes
 from energylm.models.shared_prefix_attention import (
     ATTENTION_NAME,
@@ -47,7 +48,7 @@ class SharedPrefixState:
 
 
 class SharedPrefixDecoder:
-    """`contracts.Decoder` for networks that hand their attention to transformers' attention interface."""
+    """`contracts.ForkingDecoder` for networks that hand their attention to transformers' attention interface."""
 
     def __init__(self, network: PreTrainedModel) -> None:
         register()
@@ -108,9 +109,12 @@ class SharedPrefixDecoder:
         state.position_R = state.position_R + tokens_RS.shape[1]
         return output
 
+    def select(self, state: SharedPrefixState, rows_R: Tensor) -> None:
+        state.cache.select(rows_R)
+
     def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
         config = self.network.config.get_text_config()
-        cache = 2 * config.num_hidden_layers * config.hidden_size * max_new_tokens
+        cache = config.num_hidden_layers * key_value_width(self.network) * max_new_tokens
         activations = 16 * config.hidden_size + 4 * self.vocabulary_size  # one layer at a time; logits and their copies
         return int(4 * (cache + activations))
 
@@ -137,10 +141,18 @@ class SharedPrefixEncoder:
     def bytes_per_row(self, *, context_tokens: int, new_tokens: int) -> int:
         """Memory that one more continuation costs: its keys and values, one layer's activations and attention."""
         config = self.network.config.get_text_config()
-        cache = 2 * config.num_hidden_layers * config.hidden_size
+        cache = config.num_hidden_layers * key_value_width(self.network)
         activations = 16 * config.hidden_size
         attention = 4 * config.num_attention_heads * (context_tokens + new_tokens)  # scores and their copies
         return int(4 * new_tokens * (cache + activations + attention))
+
+
+def key_value_width(network: PreTrainedModel) -> int:
+    """Numbers that a layer keeps of a token: its keys and values, fewer where heads share them."""
+    config = network.config.get_text_config()
+    heads = config.num_attention_heads
+    head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return int(2 * head_width * (getattr(config, "num_key_value_heads", None) or heads))
 
 
 def can_share_prefix(network: PreTrainedModel) -> bool:
@@ -158,17 +170,17 @@ def why_not_shared_prefix(network: PreTrainedModel) -> str | None:
         return None
     if getattr(network.config.get_text_config(), "sliding_window", None) is not None:
         return "this family slides an attention window and has not been verified"
-    return _self_check(network)
+    return why_not_plain(SharedPrefixDecoder(network), network)
 
 
 @torch.no_grad()
-def _self_check(network: PreTrainedModel) -> str | None:
-    """Two contexts of unequal length, two copies, three tokens: logits against a plain forward pass."""
-    vocabulary = network.get_output_embeddings().weight.shape[0]
+def why_not_plain(decoder: Decoder, network: PreTrainedModel) -> str | None:
+    """None if `decoder` gives the logits of a plain forward pass of `network`, else the reason in words: two contexts
+    of unequal length, two copies, three tokens."""
+    vocabulary = decoder.vocabulary_size
     ids = (torch.arange(9, device=network.device) * 7 + 3) % vocabulary
     contexts = [ids[:6].tolist(), ids[2:5].tolist()]
     continuation = ids[:3]
-    decoder = SharedPrefixDecoder(network)
     try:
         prefix, logits_BV = decoder.prefill(contexts)
         state = decoder.fork(prefix, copies=2, max_new_tokens=3)

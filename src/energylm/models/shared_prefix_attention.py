@@ -86,6 +86,15 @@ class SharedPrefixCache(Cache):
         super().__init__(layers=[SuffixLayer(keys, rows=rows, max_new_tokens=max_new_tokens) for keys in prefix.keys])
         self.prefix, self.copies, self.padded = prefix, copies, prefix.padded
 
+    def select(self, rows_R: Tensor) -> None:
+        """Row r gets what row rows_R[r] has added, a row of the same context; rows that stay are not touched."""
+        changed_A = (rows_R != torch.arange(len(rows_R), device=rows_R.device)).nonzero()[:, 0]
+        source_A = rows_R[changed_A]
+        layers: list[Any] = self.layers  # all `SuffixLayer`s
+        for layer in layers:
+            for held in (layer.keys, layer.values):
+                held[changed_A, :, : layer.filled] = held[source_A, :, : layer.filled]
+
 
 def register() -> None:
     """Make the attention known to transformers under `ATTENTION_NAME`. It has no mask function on purpose: the padding

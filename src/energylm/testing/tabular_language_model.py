@@ -111,7 +111,7 @@ class HistoryRows:
 
 
 class TabularDecoder:
-    """`contracts.Decoder` over the table. Unequal and empty contexts may share a batch."""
+    """`contracts.ForkingDecoder` over the table. Unequal and empty contexts may share a batch."""
 
     def __init__(self, model: TabularLanguageModel) -> None:
         self._model = model
@@ -136,6 +136,9 @@ class TabularDecoder:
         state.history = self.vocabulary_size * state.history + tokens_R + 1
         state.tokens = state.tokens + 1
         return self._logits(state)
+
+    def select(self, state: HistoryRows, rows_R: Tensor) -> None:
+        state.history, state.tokens = state.history[rows_R], state.tokens[rows_R]
 
     def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
         return 8 * (2 + max_new_tokens + self.vocabulary_size)
