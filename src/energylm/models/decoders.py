@@ -1,4 +1,4 @@
-"""Which decoder serves a network: shared prefix where that is proven right, else the plain one, said once.
+"""Which decoder serves a network: packed weights or shared prefix where proven right, else the plain one, said once.
 
     PlainDecoder             any causal network of transformers that keeps a cache: correct, and slower
     ProductDecoder           a product of language models (`ralm`): every step sums the logits of its factors
@@ -9,7 +9,7 @@
 The last is for texts of a fixed length within one document: real ones never hold the end-of-text token, so its presence
 alone would tell generated ones apart.
 
-Relations  `shared_prefix` and `gated_convolution` have the fast decoders; `causal` scores by the same P'.
+Relations  `packed`, `shared_prefix` and `gated_convolution` have the fast decoders; `causal` scores by the same P'.
 """
 
 import copy
@@ -24,6 +24,7 @@ from transformers import DynamicCache, PreTrainedModel
 from energylm.contracts import ForkingDecoder
 from energylm.models.contexts import check_network, pad_contexts, takes
 from energylm.models.gated_convolution import ConvolutionDecoder, GatedConvolutionLM
+from energylm.models.packed import PackedDecoder, why_not_packed
 from energylm.models.ralm import RalmLM
 from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_shared_prefix
 from energylm.numerics.categorical import widened
@@ -38,6 +39,8 @@ def decoder_for(network: PreTrainedModel) -> ForkingDecoder:
         return ConvolutionDecoder(network)
     if isinstance(network, RalmLM):
         return ProductDecoder([decoder_for(network.base), decoder_for(network.residual)])
+    if why_not_packed(network) is None:
+        return PackedDecoder(network)
     reason = why_not_shared_prefix(network)
     if reason is None:
         return SharedPrefixDecoder(network)
@@ -58,9 +61,10 @@ class ContextGroup:
 
 
 class PlainDecoder:
-    """`contracts.ForkingDecoder` for every network, which runs with its own attention, masks and a copy of the context's cache
-    for every continuation. Contexts of unequal length are never padded together (relative positions and windows that
-    count padding would be silently wrong): equal lengths form a group, and a step goes through the groups."""
+    """`contracts.ForkingDecoder` for every network, which runs with its own attention, masks and a copy of the
+    context's cache for every continuation. Contexts of unequal length are never padded together (relative positions and
+    windows that count padding would be silently wrong): equal lengths form a group, and a step goes through the
+    groups."""
 
     def __init__(self, network: PreTrainedModel) -> None:
         self.network = network

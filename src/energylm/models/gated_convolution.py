@@ -141,7 +141,7 @@ def register() -> None:
 
 
 class ConvolutionDecoder:
-    """`contracts.ForkingDecoder`. Prefix and state are both a list with the columns (B or R, kernel − 1, D) of each block."""
+    """`contracts.ForkingDecoder`. Prefix and state are lists: the columns (B or R, kernel − 1, D) of each block."""
 
     def __init__(self, network: GatedConvolutionLM) -> None:
         self.network = network
