@@ -125,7 +125,8 @@ ENERGIES = Registry(
         "length": "energylm.bundles.score_energies:LengthEnergy",
         "sum": "energylm.bundles.text_energy:WeightedSum",
         "energy": "energylm.bundles.energy_model:EnergyModel",
-        "log-likelihood-energy": "energylm.bundles.log_likelihood_energy:LogLikelihoodEnergy",
+        "zero-shot-energy": "energylm.bundles.zero_shot_energy:ZeroShotEnergy",
+        "log-likelihood-energy": "energylm.bundles.zero_shot_energy:ZeroShotEnergy",  # as folders of old name it
     },
 )
 

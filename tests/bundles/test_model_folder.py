@@ -12,9 +12,9 @@ from energylm import Detector, EnergyModel, LanguageModel, Scorer
 from energylm.bundles.cloze_model import ClozeModel
 from energylm.bundles.conditional_masked_model import ConditionalMaskedModel
 from energylm.bundles.known_models import absolute_place
-from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy, load_energy
 from energylm.bundles.masked_language_model import MaskedLanguageModel
 from energylm.bundles.model_folder import MANIFEST, check_finite, model_identity, weights_sha256
+from energylm.bundles.zero_shot_energy import ZeroShotEnergy, load_energy
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import ModelError
 from energylm.files import read_json, sha256_of_file, write_json
@@ -147,9 +147,9 @@ def test_a_runs_folder_stands_for_its_model_everywhere(
     assert ConditionalMaskedModel.from_pretrained(run(translator_folder)).name == "translator"
     assert weights_sha256(lm) == weights_sha256(model_folder) and model_identity(lm) == model_identity(model_folder)
     assert absolute_place(lm) == str(lm / "model")
-    likelihood = LogLikelihoodEnergy(LanguageModel.from_pretrained(lm))
+    likelihood = ZeroShotEnergy(LanguageModel.from_pretrained(lm))
     likelihood.save_pretrained(tmp_path / "likelihood" / "model")
-    assert isinstance(load_energy(tmp_path / "likelihood"), LogLikelihoodEnergy)
+    assert isinstance(load_energy(tmp_path / "likelihood"), ZeroShotEnergy)
 
 
 def test_a_run_without_a_model_is_not_finished(tmp_path):

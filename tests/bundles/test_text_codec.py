@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from energylm import EnergyModel, LanguageModel, Scorer
-from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy
 from energylm.bundles.text_codec import as_list, text_list
+from energylm.bundles.zero_shot_energy import ZeroShotEnergy
 from energylm.errors import DataError
 
 TEXTS = ["The clerk counts the boats.", "A sailor mends a letter."]
@@ -88,7 +88,7 @@ def test_strings_and_ids_do_not_mix():
 def test_every_front_door_takes_a_series_and_refuses_a_string_bytes_and_gaps(model_folder, energy_folder):
     """Two routes: a pandas Series gives the very numbers of the list. Before, "ab" gave the energies of "a" and "b"."""
     lm, scorer = LanguageModel.from_pretrained(model_folder), Scorer.from_pretrained(model_folder)
-    energy, likelihood = EnergyModel.from_pretrained(energy_folder), LogLikelihoodEnergy(lm)
+    energy, likelihood = EnergyModel.from_pretrained(energy_folder), ZeroShotEnergy(lm)
     doors = {
         "text_energies": energy.text_energies,
         "likelihood": likelihood.text_energies,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from energylm.bundles.log_likelihood_energy import LikelihoodRule, fit_rule
+from energylm.bundles.zero_shot_energy import ScoreRule, fit_rule
 from energylm.errors import DataError
 
 
@@ -16,7 +16,7 @@ def test_by_hand():
     """Real −5, −4, −1 and machine −3, −2: above −3.5 all machine and one real, so s = +1, θ = −3.5, (2/3 + 1) / 2."""
     real, machine = torch.tensor([-4.0, -1.0, -5.0]), torch.tensor([-2.0, -3.0])
     rule = fit_rule(real, machine)
-    assert rule == LikelihoodRule(sign=1, threshold=-3.5)
+    assert rule == ScoreRule(sign=1, threshold=-3.5)
     assert accuracy(rule, real, machine) == pytest.approx(5 / 6)
     assert_close(rule(torch.tensor([-3.0])), torch.tensor([0.5]))
 
@@ -29,7 +29,7 @@ def test_the_direction_follows_the_data():
         machine = torch.randn(300, generator=numbers) - 3 + offset
         rule = fit_rule(real, machine)
         assert rule.sign == sign and accuracy(rule, real, machine) > 0.8
-        assert accuracy(LikelihoodRule(-sign, rule.threshold), real, machine) < 0.2  # teeth
+        assert accuracy(ScoreRule(-sign, rule.threshold), real, machine) < 0.2  # teeth
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -39,7 +39,7 @@ def test_no_threshold_in_either_direction_is_better(seed):
     real = torch.randint(0, 9, (13,), generator=numbers).double()
     machine = torch.randint(0, 9, (7,), generator=numbers).double() + seed % 3 - 1
     best = max(
-        accuracy(LikelihoodRule(sign, float(threshold)), real, machine)
+        accuracy(ScoreRule(sign, float(threshold)), real, machine)
         for sign in (1, -1)
         for threshold in torch.arange(-3, 12) + 0.5
     )

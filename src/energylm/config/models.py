@@ -135,6 +135,7 @@ Objective = Annotated[str, Named(LOSSES)]
 NCE = "nce"
 RANKING = "ranking"
 
+ZeroShotScore = Literal["log-likelihood", "log-rank", "entropy", "lrr", "curvature", "binoculars"]
 Towards = Literal["real", "fake"]  # of an attack on an energy: which verdict it wants
 
 

@@ -10,7 +10,8 @@ The model never writes a token of `forbidden_token_ids`: their probability is sh
 Relations  `contracts.CausalModel` is the promise kept here; `bundles.language_model` adds text and folders.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,12 +20,39 @@ from transformers import PreTrainedModel
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT, Direction
 from energylm.contracts import Decoder
 from energylm.errors import DataError, ModelError, VocabularyMismatch
+from energylm.estimators.zero_shot import TokenStatistics, token_statistics
 from energylm.models.contexts import positions, refuse_training_mode, takes, tokens_at_once
 from energylm.models.decoders import ForbiddenTokensDecoder, decoder_for, forbid_tokens
 from energylm.numerics.length_batches import length_batches
 
 LOGITS_PER_MICRO_BATCH = 1 << 26  # 256 MB of float32
 LOGITS_PER_REDUCTION = 1 << 22  # logsumexp needs a copy of what it reduces, so it gets a slice of positions at a time
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Right-padded rows that go through the network together; the first `first` ≥ 1 tokens of each are given."""
+
+    tokens_BT: Tensor
+    lengths_B: Tensor
+    first: int
+    vocabulary_size: int
+
+    @property
+    def targets(self) -> Tensor:
+        """(B, T − first): what is scored."""
+        return self.tokens_BT[:, self.first :]
+
+    @property
+    def real(self) -> Tensor:
+        """(B, T − first): which of them are no padding."""
+        positions = torch.arange(self.first, self.tokens_BT.shape[1], device=self.tokens_BT.device)
+        return positions < self.lengths_B[:, None]
+
+    @property
+    def slice(self) -> int:
+        """Positions whose logits are reduced at a time."""
+        return max(1, LOGITS_PER_REDUCTION // (len(self.tokens_BT) * self.vocabulary_size))
 
 
 class CausalLanguageModel:
@@ -80,6 +108,43 @@ class CausalLanguageModel:
         Left-to-right, column j belongs to position first + j; right-to-left, where the last `first` tokens are the
         context, it belongs to position j. 0 past the end. `first = 0` reads the start token before all else.
         """
+        return self._measured(tokens_BT, lengths_B, self._log_probs, first=first, measures=1)[0]
+
+    @torch.no_grad()
+    def token_statistics(
+        self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int = 0, observer: "CausalLanguageModel | None" = None
+    ) -> TokenStatistics:
+        """What zero-shot scores are made of, (B, T − first) each as `token_log_probs`; the pass over the texts is the
+        same one. An `observer` reads the same ids in a pass of its own."""
+        if observer is not None:
+            self._check_observer(observer)
+
+        def measure(batch: MicroBatch) -> Tensor:
+            others = [] if observer is None else [observer._logits(batch)]
+            slices = zip(*(logits.split(batch.slice, dim=1) for logits in (self._logits(batch), *others)), strict=True)
+            targets = batch.targets.split(batch.slice, dim=1)
+            parts = [
+                token_statistics(
+                    logits_BTV.to(self.result_dtype), targets_BT, *(each.to(self.result_dtype) for each in rest)
+                )
+                for (logits_BTV, *rest), targets_BT in zip(slices, targets, strict=True)
+            ]
+            return torch.cat(parts, dim=2)
+
+        fields = self._measured(tokens_BT, lengths_B, measure, first=first, measures=4 if observer is None else 5)
+        given = (lengths_B.to(fields.device) - first).clamp(min=0)
+        return TokenStatistics(*fields[:4], given, None if observer is None else fields[4])
+
+    def _measured(
+        self,
+        tokens_BT: Tensor,
+        lengths_B: Tensor,
+        measure: "Callable[[MicroBatch], Tensor]",
+        *,
+        first: int,
+        measures: int,
+    ) -> Tensor:
+        """(S, B, T − first): `measure` gives S numbers for each token of a micro-batch that is scored."""
         refuse_training_mode(self.network)
         device, scored = self.network.device, tokens_BT.shape[1] - first
         tokens_BT, lengths_B = tokens_BT.to(device), lengths_B.to(device)
@@ -88,13 +153,20 @@ class CausalLanguageModel:
         if first == 0:
             tokens_BT, lengths_B, first = self._with_start(tokens_BT), lengths_B + 1, 1
         tokens_BT = self._checked(tokens_BT, lengths_B)
-        log_prob_BT = torch.zeros(tokens_BT.shape[0], max(scored, 0), device=device, dtype=self.result_dtype)
+        value_SBT = torch.zeros(measures, len(tokens_BT), max(scored, 0), device=device, dtype=self.result_dtype)
         for rows, longest in self._micro_batches(lengths_B, first=first):
-            values = self._log_probs(tokens_BT[rows, :longest], lengths_B[rows], first=first)
-            log_prob_BT[rows, : longest - first] = values
+            batch = MicroBatch(tokens_BT[rows, :longest], lengths_B[rows], first, self.vocabulary_size)
+            value_SBT[:, rows, : longest - first] = torch.where(batch.real, measure(batch), 0.0)
         if self.direction == RIGHT_TO_LEFT:
-            log_prob_BT = reversed_within(log_prob_BT, lengths_B - first)
-        return log_prob_BT
+            value_SBT = reversed_within(value_SBT, (lengths_B - first).expand(measures, -1))
+        return value_SBT
+
+    def _check_observer(self, observer: "CausalLanguageModel") -> None:
+        if (observer.vocabulary_size, observer.direction) != (self.vocabulary_size, self.direction):
+            raise VocabularyMismatch(
+                f"the observer knows {observer.vocabulary_size:,} tokens and reads {observer.direction}, the model "
+                f"itself {self.vocabulary_size:,} and {self.direction}; take two models of one tokenizer"
+            )
 
     @property
     def result_dtype(self) -> torch.dtype:
@@ -139,26 +211,28 @@ class CausalLanguageModel:
         scored_B = lengths_B.where(lengths_B > first, 0)
         return length_batches(scored_B, tokens_at_once=tokens_at_once(self.network, LOGITS_PER_MICRO_BATCH))
 
-    def _log_probs(self, tokens_BT: Tensor, lengths_B: Tensor, *, first: int) -> Tensor:
-        """(B, T − first) of one micro-batch; first ≥ 1."""
-        inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, first:]
-        positions_BT = torch.arange(inputs_BT.shape[1], device=tokens_BT.device).expand_as(inputs_BT)
+    def _log_probs(self, batch: "MicroBatch") -> Tensor:
+        """(1, B, T − first)."""
+        logits_BTV = self._logits(batch)
+        chosen_BT = logits_BTV.gather(2, batch.targets[..., None])[..., 0].to(self.result_dtype)
+        return (chosen_BT - log_totals(logits_BTV, dtype=self.result_dtype))[None]
+
+    def _logits(self, batch: "MicroBatch") -> Tensor:
+        """(B, T − first, V): of every token that is scored."""
+        inputs_BT, scored = batch.tokens_BT[:, :-1], batch.targets.shape[1]
+        positions_BT = torch.arange(inputs_BT.shape[1], device=inputs_BT.device).expand_as(inputs_BT)
         options = {
-            "attention_mask": (positions_BT < lengths_B[:, None]).long(),
+            "attention_mask": (positions_BT < batch.lengths_B[:, None]).long(),
             "position_ids": positions_BT,
             "use_cache": False,
-            "logits_to_keep": targets_BT.shape[1],
+            "logits_to_keep": scored,
         }
         accepted = {name: value for name, value in options.items() if takes(self.network, name)}
-        output = self.network(input_ids=inputs_BT, **accepted)
-        logits_BTV = output.logits[:, -targets_BT.shape[1] :]
-        real_BT = positions_BT[:, first - 1 :] < lengths_B[:, None] - 1
+        logits_BTV: Tensor = self.network(input_ids=inputs_BT, **accepted).logits[:, -scored:]
         if self.forbidden_token_ids:
-            self._refuse_forbidden(targets_BT[real_BT])
+            self._refuse_forbidden(batch.targets[batch.real])
             forbid_tokens(logits_BTV, self.forbidden_token_ids)
-        chosen_BT = logits_BTV.gather(2, targets_BT[..., None])[..., 0].to(self.result_dtype)
-        total_BT = log_totals(logits_BTV, dtype=self.result_dtype)
-        return torch.where(real_BT, chosen_BT - total_BT, 0.0)
+        return logits_BTV
 
     def _refuse_forbidden(self, scored: Tensor) -> None:
         refused = scored[torch.isin(scored, scored.new_tensor(self.forbidden_token_ids))]

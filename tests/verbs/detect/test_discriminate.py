@@ -6,7 +6,7 @@ import torch
 
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy
+from energylm.bundles.zero_shot_energy import ZeroShotEnergy
 from energylm.data.contrast import Contrast
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
@@ -102,7 +102,7 @@ def test_another_tokenizer_goes_by_text(made, corpus_folder, model_folder, tmp_p
 def test_a_likelihood_of_another_tokenizer_goes_by_text(made, corpus_folder, model_folder):
     """A language model with other tokens judges the decoded text; what decodes to nothing is its end token alone."""
     words = train_tokenizer(["Another text altogether, quite another. "] * 9, vocabulary_size=290)
-    energy = LogLikelihoodEnergy(LanguageModel(LanguageModel.from_pretrained(model_folder).model, words))
+    energy = ZeroShotEnergy(LanguageModel(LanguageModel.from_pretrained(model_folder).model, words))
     corpus, negatives = Corpus.open(corpus_folder), Negatives.open(made["test"])
     result = text_energies(energy, negatives, corpus)
     (real, *_) = Contrast(negatives, corpus).sequences(np.array([3]), np.array([[0]]))
@@ -129,7 +129,7 @@ def test_the_likelihood_baseline(made, corpus_folder, model_folder, tmp_path):
     """Sign and threshold are those that tell the validation texts apart best, so accuracy there is at least a half."""
     given = {"language_model": str(model_folder), "negatives": made["test"], "corpus": str(corpus_folder)}
     fitted = FitLikelihood.checked(given).run(Job(output=tmp_path))
-    rule = LogLikelihoodEnergy.from_pretrained(tmp_path / "model").rule
+    rule = ZeroShotEnergy.from_pretrained(tmp_path / "model").rule
     assert (rule.sign, rule.threshold) == (fitted.sign, fitted.threshold) and fitted.model == tmp_path / "model"
     run = verb(made, corpus_folder, tmp_path / "model").run()
     assert run.measured.balanced_accuracy.value >= 0.5

@@ -33,7 +33,7 @@ from torch import Tensor
 from energylm.bundles.energy_model import EnergyModel, TextBoundEnergy, bind
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.log_likelihood_energy import LogLikelihoodEnergy, load_energy
+from energylm.bundles.zero_shot_energy import ZeroShotEnergy, load_energy
 from energylm.config.models import TOKENS
 from energylm.config.texts import CellConfig
 from energylm.contracts import SequenceEnergy
@@ -58,7 +58,7 @@ from energylm.verbs.detect.probe import CompareEnergies, Discriminate, FitLikeli
 RESULT_FILE = "discrimination.json"
 TOLERATED_OVERLAP = 0.05  # of test windows; more is a mistake in the choice of texts, not chance
 CONTEXTS_AT_ONCE = 64
-Energy = EnergyModel | LogLikelihoodEnergy
+Energy = EnergyModel | ZeroShotEnergy
 SIDES = {"suffix": "left to right", "prefix": "right to left"}
 BINS = 40
 _WINDOW_BITS = 40  # of a group's number; the bits above tell corpora apart
@@ -149,9 +149,10 @@ def grid_cell(cell: CellConfig) -> GridCell:
 
 
 def fit_likelihood(verb: FitLikelihood, output: Path) -> FittedLikelihood:
-    """The language model's log-likelihood as an energy, saved as `output`, with the sign and threshold that tell these
-    validation texts apart best."""
-    energy = LogLikelihoodEnergy(LanguageModel.from_pretrained(verb.language_model))
+    """A zero-shot score of the language model as an energy, saved as `output`, with the sign and threshold that tell
+    these validation texts apart best."""
+    observer = None if verb.observer is None else LanguageModel.from_pretrained(verb.observer)
+    energy = ZeroShotEnergy(LanguageModel.from_pretrained(verb.language_model), verb.score, observer=observer)
     real, machine = [], []
     for negatives, corpus in paired_sources(verb.negatives, verb.corpus):
         if tokenizer_sha256(energy.tokenizer) != corpus.manifest.tokenizer.sha256:

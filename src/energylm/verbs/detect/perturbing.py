@@ -25,7 +25,7 @@ from torch import Tensor
 
 from energylm.bundles.energy_model import bind
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.log_likelihood_energy import load_energy
+from energylm.bundles.zero_shot_energy import load_energy
 from energylm.contracts import SequenceEnergy
 from energylm.data.corpus import Corpus
 from energylm.data.vocabulary import commonest_name, commonest_word, writable_tokens

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from energylm.config.base import Folders, Strings
-from energylm.config.models import Towards
+from energylm.config.models import Towards, ZeroShotScore
 from energylm.config.texts import CellConfig
 from energylm.config.vocabulary import WINDOW_TOKENS
 from energylm.jobs.job import DEFAULT_JOB, Job
@@ -266,19 +266,22 @@ class Discriminate(Verb):
 
 
 class FitLikelihood(Verb):
-    """Make the log-likelihood of a language model an energy, with the sign and threshold that tell texts apart best."""
+    """Make the log-likelihood of a language model, or another zero-shot score, an energy, with the sign and threshold
+    that tell texts apart best."""
 
     writes = "required"
     product = "model"
 
     language_model: str = Field(description="The language model.")
+    score: ZeroShotScore = Field("log-likelihood", description="The zero-shot score.")
+    observer: str | None = Field(None, description="For binoculars: a second language model of the same tokenizer.")
     negatives: Folders = Field(description="Generated continuations of validation texts, for threshold and sign.")
     corpus: Folders = Field(description="The corpus of each, or one for all.")
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
         from energylm.bundles.known_models import locate
 
-        return f"would fit the log-likelihood of {locate(self.language_model)} to {', '.join(self.negatives)}"
+        return f"would fit the {self.score} of {locate(self.language_model)} to {', '.join(self.negatives)}"
 
     def run(self, job: Job = DEFAULT_JOB) -> "FittedLikelihood":
         from energylm.verbs.detect.discriminating import fit_likelihood

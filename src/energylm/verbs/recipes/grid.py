@@ -15,12 +15,12 @@ Relations  `grid_steps` takes a grid apart; `report.grid_report` shows what it f
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from energylm.config.base import Config
-from energylm.config.models import LEFT_TO_RIGHT, Direction
+from energylm.config.models import LEFT_TO_RIGHT, Direction, ZeroShotScore
 from energylm.config.texts import SETTINGS, Setting
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import Record
@@ -30,7 +30,8 @@ from energylm.verbs.verb import Verb
 if TYPE_CHECKING:
     from energylm.verbs.recipes.steps import PlannedStep
 
-LIKELIHOOD = "log-likelihood"  # as `init`: the training generator's own log-probability
+# As `init`: a score of the training generator's own probabilities. Binoculars would need a second generator.
+ZERO_SHOT = tuple(score for score in get_args(ZeroShotScore) if score != "binoculars")
 
 
 class GeneratorConfig(Config):
@@ -73,8 +74,9 @@ class GridEnergyConfig(Config):
     """An energy: settings of `energylm energy train`."""
 
     init: str = Field(
-        description="As for `energylm energy train`; `@name` is one of `starts`; `log-likelihood` is the training "
-        "generator's own log-probability, with threshold and sign fitted on validation texts."
+        description="As for `energylm energy train`; `@name` is one of `starts`; `log-likelihood`, `log-rank`, "
+        "`entropy`, `lrr` or `curvature` is this score of the training generator's own probabilities, with threshold "
+        "and sign fitted on validation texts."
     )
     settings: dict[str, Any] = Field(
         {}, description="Other settings of `energylm energy train`: kind, pooling, objective, training …"

@@ -19,7 +19,7 @@ from energylm.config.base import merged
 from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT, Direction
 from energylm.config.texts import Setting
 from energylm.errors import ConfigError
-from energylm.verbs.recipes.grid import LIKELIHOOD, GeneratorConfig, Grid, TrainingSetConfig
+from energylm.verbs.recipes.grid import ZERO_SHOT, GeneratorConfig, Grid, TrainingSetConfig
 from energylm.verbs.recipes.recipe import BUILD, CORPUS, PRODUCT, StepConfig, corpus_steps
 
 PAPER_TOP_K = 10  # bakhtin2019 §3.2
@@ -123,14 +123,12 @@ class _Expansion:
         name = f"{energy}_on_{training.name}"
         if name not in self.made:
             entry, held_out = self.config.energies[energy], self._learnt(training, "valid")
-            if entry.init == LIKELIHOOD:
+            if entry.init in ZERO_SHOT:
                 if len(training.generators) + len(training.corpora) > 2:
-                    raise ConfigError(
-                        f"energy {energy!r} is one generator's log-likelihood; {training.name} is a union"
-                    )
+                    raise ConfigError(f"energy {energy!r} is one generator's {entry.init}; {training.name} is a union")
                 lm = self._generator(training.generators[0], training.corpora[0], "train", LEFT_TO_RIGHT)
                 validated = _columns(held_out, "negatives", "corpus")
-                step = StepConfig(make="likelihood", config={"language_model": lm, **validated})
+                step = StepConfig(make="likelihood", config={"language_model": lm, "score": entry.init, **validated})
             else:
                 learnt = _columns(self._learnt(training, "train"), "negatives", "corpus")
                 validation = [folder for folder, _ in held_out]

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.log_likelihood_energy import LikelihoodRule, LogLikelihoodEnergy, load_energy
+from energylm.bundles.zero_shot_energy import ScoreRule, ZeroShotEnergy, load_energy
 from energylm.contracts import SequenceEnergy
 from energylm.data.contrast import pad
 from energylm.errors import DataError, ModelError
@@ -22,8 +22,8 @@ def lm(model_folder):
 
 def test_energies_are_mean_log_likelihoods(lm):
     """`LanguageModel.score` is the other route: the sum of log-probabilities over the number of tokens."""
-    rule = LikelihoodRule(sign=-1, threshold=-2.0)
-    energy = LogLikelihoodEnergy(lm, rule)
+    rule = ScoreRule(sign=-1, threshold=-2.0)
+    energy = ZeroShotEnergy(lm, rule=rule)
     assert isinstance(energy, SequenceEnergy) and energy.reads == "tokens"
     assert energy.vocabulary_size == lm.vocabulary_size
     scores = lm.score(TEXTS)
@@ -38,7 +38,7 @@ def test_energies_are_mean_log_likelihoods(lm):
 def test_without_a_start_token_the_first_token_is_given(lm):
     for direction, given in (("left-to-right", 0), ("right-to-left", -1)):
         bare = CausalLanguageModel(lm.model.network, start_token_id=None, eos_token_id=None, direction=direction)
-        energy = LogLikelihoodEnergy(LanguageModel(bare, lm.tokenizer))
+        energy = ZeroShotEnergy(LanguageModel(bare, lm.tokenizer))
         ids = [lm.encode(text) for text in TEXTS]
         expected = []
         for row in ids:
@@ -50,7 +50,7 @@ def test_without_a_start_token_the_first_token_is_given(lm):
         with pytest.raises(DataError, match="gives a likelihood from 2 on; leave it out"):
             energy.energies(*pad([[ids[0][given]]]))
     with pytest.raises(DataError, match="a text of 0 tokens"):
-        LogLikelihoodEnergy(lm).text_energies([""])
+        ZeroShotEnergy(lm).text_energies([""])
 
 
 def test_it_learns_which_side_machine_text_is_on(lm):
@@ -63,20 +63,20 @@ def test_it_learns_which_side_machine_text_is_on(lm):
             row = torch.cat([row, lm.model.network(row).logits[:, -1].argmax(-1, keepdim=True)], dim=1)
     likely = (row, torch.full((20,), 12))
     for real, machine, sign in ((plain, likely, 1), (likely, plain, -1)):
-        energy = LogLikelihoodEnergy(lm).fitted(real, machine)
+        energy = ZeroShotEnergy(lm).fitted(real, machine)
         assert energy.rule.sign == sign
         assert (energy.energies(*real) < 0).all() and (energy.energies(*machine) > 0).all()
 
 
 def test_folders(lm, energy_folder, tmp_path):
-    energy = LogLikelihoodEnergy(lm, LikelihoodRule(-1, -2.5), provenance={"fitted_on": ["x"]})
+    energy = ZeroShotEnergy(lm, "log-rank", ScoreRule(-1, -2.5), provenance={"fitted_on": ["x"]})
     energy.save_pretrained(tmp_path / "e")
     again = load_energy(tmp_path / "e")
-    assert isinstance(again, LogLikelihoodEnergy) and again.rule == energy.rule
+    assert isinstance(again, ZeroShotEnergy) and again.rule == energy.rule
     assert again.provenance["fitted_on"] == ["x"]
     assert torch.equal(again.text_energies(TEXTS), energy.text_energies(TEXTS))
     assert isinstance(load_energy(energy_folder), EnergyModel)
-    with pytest.raises(ModelError, match="holds no log-likelihood energy"):
-        LogLikelihoodEnergy.from_pretrained(energy_folder)
+    with pytest.raises(ModelError, match="holds no zero-shot energy"):
+        ZeroShotEnergy.from_pretrained(energy_folder)
     with pytest.raises(ModelError, match="does not exist"):
         load_energy(tmp_path / "nothing")
