@@ -3,7 +3,8 @@
     starts    0, stride, 2·stride, … as long as a block fits, and a last one that ends with the text
 
 A text of at most one block is one block. Blocks carry the special tokens of their encoder, if it has any, and the
-place of their text, so that a score can be shown where it belongs.
+place of their text, so that a score can be shown where it belongs. Disguises that can be undone are undone before a
+text is read (`text_disguises`); places stay those of the text as it came.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from energylm.config.texts import BlockConfig
 from energylm.data.examples import padded, special_tokens_around
+from energylm.data.text_disguises import plain
 from energylm.data.tokenizer import plain_encoder
 from energylm.errors import ModelError
 
@@ -28,6 +30,8 @@ class EncodedText:
     ids: NDArray[np.int32]
     offsets: NDArray[np.int32]
     text: str = ""  # what was read: the whole text, or the part that was cut out
+    undone: str = ""  # disguises of the whole text, in words
+    read_offsets: NDArray[np.int32] | None = None  # in what was read, where that is not the text as it came
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -36,9 +40,10 @@ class EncodedText:
         """Tokens `start` to `start + length`, or to the end of the text. Whole texts are cut, not pieces."""
         if start == 0 and length >= len(self):
             return self
-        offsets = self.offsets[start : start + length]
-        first, last = (int(offsets[0, 0]), int(offsets[-1, 1])) if len(offsets) else (0, 0)
-        return EncodedText(self.ids[start : start + length], offsets, self.text[first:last])
+        part = slice(start, start + length)
+        places = (self.offsets if self.read_offsets is None else self.read_offsets)[part]
+        first, last = (int(places[0, 0]), int(places[-1, 1])) if len(places) else (0, 0)
+        return EncodedText(self.ids[part], self.offsets[part], self.text[first:last], self.undone)
 
 
 def block_starts(tokens: int, blocks: BlockConfig) -> NDArray[np.int64]:
@@ -72,11 +77,18 @@ class BlockReader:
             )
 
     def encode(self, texts: Sequence[str]) -> list[EncodedText]:
-        encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
-        return [
-            EncodedText(np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2), text)
-            for encoding, text in zip(encodings, texts, strict=True)
-        ]
+        readings = [plain(text) for text in texts]
+        encodings = self._encoder.encode_batch([reading.text for reading in readings], add_special_tokens=False)
+        encoded = []
+        for encoding, reading in zip(encodings, readings, strict=True):
+            ids, offsets = np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2)
+            if reading.origins is None:
+                encoded.append(EncodedText(ids, offsets, reading.text))
+            else:
+                ends = np.append(reading.origins, len(reading.origins) and reading.origins[-1] + 1)
+                before = np.stack([ends[offsets[:, 0]], ends[np.maximum(offsets[:, 1] - 1, 0)] + 1], axis=1)
+                encoded.append(EncodedText(ids, before, reading.text, reading.said, offsets))
+        return encoded
 
     def pieces(self, text: EncodedText) -> list[NDArray[np.int32]]:
         """The ids of each of its blocks."""
