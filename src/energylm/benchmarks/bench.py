@@ -1,4 +1,4 @@
-"""`energylm bench NAME`: measure against peers and limits in one run; exit code 1 where a bar does not hold."""
+"""`energylm bench NAME`: measure against peers and limits in one run; exit code 1 unless every bar holds."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -30,34 +30,38 @@ class BenchmarkList(Record):
 class Bench(Verb):
     """Measure energylm against peers and the machine's limit.
 
-    Contenders take turns within one run and medians are compared. Leaves with exit code 1 where a bar does not hold.
+    Contenders take turns within one run; medians are compared, with the middle half of the rounds as their spread. A
+    bar holds where it holds beyond the spread. Leaves with exit code 1 unless every bar holds.
     """
 
     examples = ("energylm bench list", "energylm bench shared-prefix --json shared-prefix.json")
 
     name: Annotated[str, Positional("NAME")] = Field(description="Which benchmark; `list` names them all.")
-    repeats: int = Field(5, ge=1, description="Interleaved repeats per contender; medians are reported.")
+    repeats: int = Field(5, ge=1, description="Rounds in which all contenders take turns, after one to warm up.")
     quick: bool = Field(False, description="Tiny sizes, to see that it runs; its bars mean nothing.")
+    full: bool = Field(False, description="Whole ranges and all rounds, however long; else within five minutes.")
 
     @model_validator(mode="after")
     def _is_known(self) -> Self:
         if self.name not in (LIST, *BENCHMARKS):
             raise ValueError(f"unknown benchmark {self.name!r}; known: {', '.join(BENCHMARKS)}")
+        if self.quick and self.full:
+            raise ValueError("quick and full exclude each other; choose one")
         return self
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
         if self.name == LIST:
             return f"would list {len(BENCHMARKS)} benchmarks"
-        return (
-            f"would run the benchmark {self.name} with {self.repeats} repeats{' of tiny sizes' if self.quick else ''}"
-        )
+        sizes = " of tiny sizes" if self.quick else ", however long" if self.full else " within five minutes"
+        return f"would run the benchmark {self.name} with {self.repeats} rounds{sizes}"
 
     def run(self, job: Job = DEFAULT_JOB) -> "BenchmarkList | BenchmarkResult":
         if self.name == LIST:
             return BenchmarkList(list(BENCHMARKS))
         from energylm.benchmarks.harness import Options
 
-        result: BenchmarkResult = import_module(BENCHMARKS[self.name]).run(Options(self.repeats, self.quick))
+        options = Options(self.repeats, self.quick, self.full)
+        result: BenchmarkResult = import_module(BENCHMARKS[self.name]).run(options)
         return result
 
     def shown(self, result: Any) -> str:

@@ -28,10 +28,11 @@ from energylm.bundles.known_models import KNOWN_MODELS
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.text_energy import Energy
+from energylm.config.vocabulary import ENCODER, LANGUAGE_MODEL
 from energylm.data.tokenizer import load_tokenizer
+from energylm.progress import say
 
 N, BATCHES = 64, (1, 8, 32, 64)
-LANGUAGE_MODEL, ENCODER = "smollm2-135m", "minilm-l6"
 POSITIONS = 512  # of a classifier of MiniLM's shape
 LABEL = "LABEL_1"  # transformers' name for the second of two
 SMOLLM2_VOCABULARY = 49_152
@@ -82,6 +83,7 @@ class Contest:
     def best_batch(self) -> int:
         """Of the pipeline, by one call each."""
         texts = self._texts()
+        say("finding the best batch of the pipeline")
         self._label_probabilities(texts[:2], 1)  # warm up
         batches = [size for size in BATCHES if size <= self.n]
         return min(batches, key=lambda size: seconds_of(partial(self._label_probabilities, texts, size)))
@@ -100,12 +102,10 @@ class Contest:
 def run(options: Options) -> BenchmarkResult:
     contest = Contest.of(quick=options.quick)
     batch_size = contest.best_batch()
-    seconds = interleaved_seconds(
-        {"ours": contest.ours, "plain": partial(contest.plain, batch_size)}, repeats=options.repeats
-    )
+    seconds = interleaved_seconds({"ours": contest.ours, "plain": partial(contest.plain, batch_size)}, options)
     return BenchmarkResult(
         name="best-of-n",
-        bars=[Bar(f"choosing 1 of {contest.n}: times the plain way", seconds["plain"] / seconds["ours"], 3.0)],
+        bars=[Bar.on(f"choosing 1 of {contest.n}: times the plain way", seconds["plain"] / seconds["ours"], 3.0)],
         details={f"seconds a choice, {name}": value for name, value in seconds.items()}
         | {f"tokens/s, {name}": contest.n * NEW / value for name, value in seconds.items()}
         | {"language model": contest.origin, "best batch of the pipeline": batch_size},

@@ -20,6 +20,7 @@ from energylm.benchmarks.harness import (
     Bar,
     BenchmarkResult,
     Options,
+    Rounds,
     interleaved_seconds,
     peak_megabytes,
     print_peak_megabytes,
@@ -38,7 +39,7 @@ def run(options: Options) -> BenchmarkResult:
     with tempfile.TemporaryDirectory(prefix="energylm-bench-") as name:
         folder = Path(name)
         small_file, large_file = _write(folder / "small.txt", small), _write(folder / "large.txt", large)
-        seconds = _speed(folder, small_file, repeats=options.repeats)
+        seconds = _speed(folder, small_file, options)
         peaks = {
             size: peak_megabytes(__name__, str(file), str(folder / f"peak-{file.stem}"))
             for size, file in ((small, small_file), (large, large_file))
@@ -48,7 +49,7 @@ def run(options: Options) -> BenchmarkResult:
     return BenchmarkResult(
         "corpus",
         bars=[
-            Bar("speed of corpus build / bare encode_batch", bare / build, 0.8),
+            Bar.on("speed of corpus build / bare encode_batch", bare / build, 0.8),
             Bar(f"extra peak memory for {large} MB over {small} MB [MB]", growth, 150, at_least=False),
         ],
         details={
@@ -60,7 +61,7 @@ def run(options: Options) -> BenchmarkResult:
     )
 
 
-def _speed(folder: Path, file: Path, *, repeats: int) -> dict[str, float]:
+def _speed(folder: Path, file: Path, options: Options) -> dict[str, Rounds]:
     trained = folder / "trained"
     BuildCorpus(sources=(str(file),), format="lines").run(Job(output=trained))
     encoder = plain_encoder(load_tokenizer(trained))
@@ -78,7 +79,7 @@ def _speed(folder: Path, file: Path, *, repeats: int) -> dict[str, float]:
 
     names = ("encode_batch", "encode_batch_fast")
     contenders = {"build": build} | {name: partial(encode, getattr(encoder, name)) for name in names}
-    return interleaved_seconds(contenders, repeats=repeats)
+    return interleaved_seconds(contenders, options, share=0.5)
 
 
 def _write(path: Path, megabytes: int) -> Path:

@@ -19,6 +19,7 @@ from energylm.bundles.detector_calibration import DetectorCalibration, SpanCalib
 from energylm.bundles.energy_model import EnergyModel
 from energylm.config.texts import BlockConfig
 from energylm.data.tokenizer import train_tokenizer
+from energylm.progress import say
 
 TEXTS, WORDS = 200, 500
 SHORTEST, LONGEST = 20, 980
@@ -32,16 +33,17 @@ def run(options: Options) -> BenchmarkResult:
     detector = make_detector(layers=1 if options.quick else LAYERS)
     texts = {"500 words": made_up_texts([WORDS] * count), "mixed lengths": made_up_texts(mixed_lengths(count))}
     rows = block_rows(detector, texts["500 words"])
+    say("finding the best batch of the bare encoder")
     batch = BARE_BATCHES[0] if options.quick else max(BARE_BATCHES, key=lambda size: bare_rate(detector, rows, size))
     contenders = {name: partial(detector_rate, detector, some) for name, some in texts.items()}
     contenders["bare encoder"] = partial(bare_rate, detector, rows, batch)
-    rate = interleaved(contenders, repeats=options.repeats)
+    rate = interleaved(contenders, options, unit="tokens/s")
     bare = rate["bare encoder"]
     return BenchmarkResult(
         name="detect",
         bars=[
-            Bar(f"{count} texts of {WORDS} words: tokens/s over the bare encoder's", rate["500 words"] / bare, 0.8),
-            Bar(f"{count} texts of mixed lengths: the same", rate["mixed lengths"] / bare, 0.8),
+            Bar.on(f"{count} texts of {WORDS} words: tokens/s over the bare encoder's", rate["500 words"] / bare, 0.8),
+            Bar.on(f"{count} texts of mixed lengths: the same", rate["mixed lengths"] / bare, 0.8),
         ],
         details={f"tokens/s, detector, {name}": rate[name] for name in texts}
         | {"tokens/s, bare encoder": bare}

@@ -32,7 +32,8 @@ EPOCHS, PLAIN_EPOCHS = 1, 2  # of a repeat: 80 proposals of 16 chains, and 10 of
 def run(options: Options) -> BenchmarkResult:
     bars: list[Bar] = []
     details: dict[str, Any] = {}
-    for name, (layers, width, bar) in list(SHAPES.items())[: 1 if options.quick else None]:
+    shapes = list(SHAPES.items())[: 1 if options.quick else None]
+    for number, (name, (layers, width, bar)) in enumerate(shapes):
         network = make_network(layers=layers, width=width)
         rate = interleaved(
             {
@@ -40,12 +41,14 @@ def run(options: Options) -> BenchmarkResult:
                 "plain": partial(_plain, network, 1 if options.quick else PLAIN_EPOCHS),
                 "passes alone": partial(_passes_alone, network, _passes(network)),
             },
-            repeats=options.repeats,
+            options,
+            unit="proposals/s",
+            share=1 / (len(shapes) - number),
         )
         over = rate["passes alone"] / rate["ours"]
         bars += [
-            Bar(f"{name}: proposals/s, times the plain way", rate["ours"] / rate["plain"], bar),
-            Bar(f"{name}: time over that of its passes alone", over, 2.0, at_least=False),
+            Bar.on(f"{name}: proposals/s, times the plain way", rate["ours"] / rate["plain"], bar),
+            Bar.on(f"{name}: time over that of its passes alone", over, 2.0, at_least=False),
         ]
         details |= {f"{name}: proposals/s, {way}": value for way, value in rate.items()}
     return BenchmarkResult(name="mcmc", bars=bars, details=details)

@@ -34,9 +34,11 @@ from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError
 from energylm.files import atomic_folder
 from energylm.models.cloze_presets import build_masked_network
+from energylm.progress import say
 
 SIZES = ((4, 256), (6, 512))  # layers × width
 SENTENCES, LONGEST = 96, 256
+BRIEF = {512: 32}  # sentences of a width without `--full`
 VOCABULARY = 30_522  # of BERT: the output layer that users of masked language models have
 PEER = ("minicons==0.3.39", "transformers==4.57.6", "tokenizers>=0.22,<0.23", "huggingface_hub<1", "wonderwords")
 PEER_ALSO = ("pandas", "openai", "urllib3")  # what minicons imports; torch and numpy are taken from here
@@ -49,16 +51,20 @@ def run(options: Options) -> BenchmarkResult:
     tokenizer = widened(tokenizer_for(sentences), VOCABULARY)
     bars: list[Bar] = []
     details: dict[str, object] = {"sentences": len(sentences), "origin": lists.origin, "vocabulary": VOCABULARY}
-    for layers, width in SIZES[:1] if options.quick else SIZES:
+    sizes = SIZES[:1] if options.quick else SIZES
+    for number, (layers, width) in enumerate(sizes):
+        own = sentences if options.full else sentences[: BRIEF.get(width)]
         with tempfile.TemporaryDirectory() as folder:
             scorers = make_scorers(layers, width, tokenizer, Path(folder))
-            more_bars, more = _measure(f"{layers} × {width}", sentences, scorers, Path(folder), options)
+            more_bars, more = _measure(
+                f"{layers} × {width}", own, scorers, Path(folder), options, share=1 / (len(sizes) - number)
+            )
         bars, details = bars + more_bars, details | more
     return BenchmarkResult(name="pll", bars=bars, details=details)
 
 
 def _measure(
-    size: str, sentences: list[str], scorers: dict[str, Scorer], folder: Path, options: Options
+    size: str, sentences: list[str], scorers: dict[str, Scorer], folder: Path, options: Options, *, share: float
 ) -> tuple[list[Bar], dict[str, Any]]:
     masked, electric = scorers["masked"], scorers["electric"]
     contenders: dict[str, Callable[[], float]] = {
@@ -69,21 +75,22 @@ def _measure(
     peer = None if options.quick else Minicons(folder / "masked")
     best = None
     if peer is not None:
+        say(f"{size}: finding the best batch of minicons")
         trial = {batch: peer.score(sentences[::3], batch)[0] for batch in BATCHES}
         best = max(trial, key=lambda batch: trial[batch])
         _, scores = peer.score(sentences, best)
         gap = max(abs(a - b) for a, b in zip(scores, masked.score(sentences), strict=True))
         contenders["minicons"] = lambda: peer.score(sentences, best)[0]
-    rate = interleaved(contenders, repeats=options.repeats)
+    rate = interleaved(contenders, options, unit="sentences/s", share=share)
     bars = [
-        Bar(f"{size}: sentences/s over the bare forward's", rate["ours"] / rate["bare"], 0.8),
-        Bar(f"{size}: Electric, times the masked LM", rate["Electric"] / rate["ours"], 15.0),
+        Bar.on(f"{size}: sentences/s over the bare forward's", rate["ours"] / rate["bare"], 0.8),
+        Bar.on(f"{size}: Electric, times the masked LM", rate["Electric"] / rate["ours"], 25.0),
     ]
     details: dict[str, Any] = {f"{size}: sentences/s, {name}": value for name, value in rate.items()}
     if peer is not None:
         peer.close()
         bars += [
-            Bar(f"{size}: times minicons", rate["ours"] / rate["minicons"], 1.5),
+            Bar.on(f"{size}: times minicons", rate["ours"] / rate["minicons"], 1.5),
             Bar(f"{size}: largest difference of a sentence's score", gap, 1e-4, at_least=False),
         ]
         details[f"{size}: best batch of minicons"] = best

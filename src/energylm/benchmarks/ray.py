@@ -43,12 +43,12 @@ def run(options: Options) -> BenchmarkResult:
         with open_engine(both), pool_of(1, load) as single, pool_of(2, load) as pair:
             same = all(map(equal, rows_of(single, work), rows_of(pair, work)))
             contenders = {"single": partial(rows_of, single, work), "pair": partial(rows_of, pair, work)}
-            seconds = interleaved_seconds(contenders, repeats=options.repeats)
+            seconds = interleaved_seconds(contenders, options)
     drawn = blocks * contexts * K * NEW
     return BenchmarkResult(
         name="ray",
         bars=[
-            Bar("throughput of 2 one-thread workers / of 1", seconds["single"] / seconds["pair"], 1.6),
+            Bar.on("throughput of 2 one-thread workers / of 1", seconds["single"] / seconds["pair"], 1.6),
             Bar("runs whose rows differ", float(not same), 0, at_least=False),
         ],
         details={

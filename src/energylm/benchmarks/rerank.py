@@ -26,17 +26,18 @@ def run(options: Options) -> BenchmarkResult:
     ids = [[tokenizer.encode(text, add_special_tokens=False) for text in texts] for texts in lists.texts]
     bars: list[Bar] = []
     details: dict[str, Any] = {"lists": len(ids), "origin": lists.origin}
-    for layers, width in SIZES[:1] if options.quick else SIZES:
+    sizes = SIZES[:1] if options.quick else SIZES
+    for number, (layers, width) in enumerate(sizes):
         size = f"{layers} × {width}"
         model = make_model(layers, width, vocabulary_size=len(tokenizer))
         contenders: dict[str, Callable[[], object]] = {
             "tree": partial(tree_log_probs, model, ids),
             "plain": partial(in_batches, model, ids),
         }
-        seconds = interleaved_seconds(contenders, repeats=options.repeats)
+        seconds = interleaved_seconds(contenders, options, share=1 / (len(sizes) - number))
         tree, plain = seconds["tree"], seconds["plain"]
         bars += [
-            Bar(f"{size}: time over trees / time in plain batches", tree / plain, 0.7, at_least=False),
+            Bar.on(f"{size}: time over trees / time in plain batches", tree / plain, 0.7, at_least=False),
             Bar(f"{size}: largest difference of a token's score", largest_gap(model, ids), 1e-4, at_least=False),
         ]
         hypotheses = sum(map(len, ids))

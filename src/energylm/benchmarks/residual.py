@@ -59,7 +59,7 @@ def run(options: Options) -> BenchmarkResult:
     for kind, energy in energies.items():
         contenders[f"ours, {kind}"] = partial(_ours, network, energy, context, n)
         contenders[f"plain, {kind}"] = partial(_plain, network, energy, context, chunk)
-    rate = interleaved(contenders, repeats=options.repeats)
+    rate = interleaved(contenders, options, unit="continuations/s", share=0.7)
     updates = TimedUpdates(
         _task,
         _loss,
@@ -70,15 +70,15 @@ def run(options: Options) -> BenchmarkResult:
         clip_norm=CLIP_NORM,
         warmup_steps=1,
     )
-    training = updates.compared(repeats=options.repeats)
+    training = updates.compared(options, unit="sequences/s")
     memory = [peak_megabytes(__name__, str(count // 100 if options.quick else count)) for count in MEMORY_N]
     return BenchmarkResult(
         name="residual",
         bars=[
-            Bar("joint sampling, UniT: times the plain way", rate["ours, unit"] / rate["plain, unit"], 5.0),
-            Bar("joint sampling, BiT: times the plain way", rate["ours, bit"] / rate["plain, bit"], 2.5),
+            Bar.on("joint sampling, UniT: times the plain way", rate["ours, unit"] / rate["plain, unit"], 8.0),
+            Bar.on("joint sampling, BiT: times the plain way", rate["ours, bit"] / rate["plain, bit"], 4.0),
             Bar("log Z: peak memory, 100,000 over 1,000 samples", memory[1] / memory[0], 1.2, at_least=False),
-            Bar("energy training: sequences/s over a bare loop's", training["engine"] / training["bare loop"], 0.9),
+            Bar.on("energy training: sequences/s over a bare loop's", training["engine"] / training["bare loop"], 0.9),
         ],
         details={f"continuations/s, {name}": value for name, value in rate.items()}
         | {f"training, sequences/s, {name}": value for name, value in training.items()}

@@ -27,20 +27,30 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from scipy.stats import theilslopes
-
 from energylm.apps import running
 from energylm.apps.serve.app import create_app
 from energylm.apps.serve.completer import Completer
 from energylm.apps.serve.queue import QUIET_SECONDS
 from energylm.apps.serve.services import Services
 from energylm.apps.serve.verb import ServeLimits
-from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved, private_megabytes, seconds_of
+from energylm.benchmarks.harness import (
+    Bar,
+    BenchmarkResult,
+    Options,
+    Rounds,
+    interleaved,
+    private_megabytes,
+    seconds_of,
+)
 from energylm.benchmarks.residual import BareEnergy
 from energylm.benchmarks.shared_prefix import make_network
 from energylm.bundles.residual_model import ResidualModel
 from energylm.energies.pooled import PooledEnergy
+from energylm.errors import extra
 from energylm.models.causal import CausalLanguageModel
+
+with extra("web"):
+    from scipy.stats import theilslopes
 
 CONTEXT, NEW, CLIENTS, REQUESTS = 64, 16, 16, 128
 BARRED_CANDIDATES, SHOWN_CANDIDATES = (1, 4), (32,)
@@ -82,10 +92,10 @@ def run(options: Options) -> BenchmarkResult:
             ask = partial(_rate, port, candidates=count)
             contenders[f"{count}: one"] = partial(ask, ClientLoad(), clients=1, requests=requests // 8)
             contenders[f"{count}: many"] = partial(ask, loads[count], clients=clients, requests=requests)
-        rate = interleaved(contenders, repeats=options.repeats)
+        rate = interleaved(contenders, options, unit="completions/s", share=0.6)
         memory, crowded = _crowds(port, process, crowd=crowd, crowds=3 if options.quick else CROWDS)
     bars = [
-        Bar(f"{clients} clients over one, completions/s, {_words(count)}", _gain(rate, count), 3.0)
+        Bar.on(f"{clients} clients over one, completions/s, {_words(count)}", _gain(rate, count), 8.0)
         for count in BARRED_CANDIDATES
     ]
     who, foreseen = f"{crowd} clients, {waiting} may wait", foreseen_growth(memory.quiet, crowds=FORESEEN_CROWDS)
@@ -109,7 +119,7 @@ def _words(candidates: int) -> str:
     return "the language model alone" if candidates == 1 else f"{candidates} candidates a text"
 
 
-def _gain(rate: dict[str, float], candidates: int) -> float:
+def _gain(rate: dict[str, Rounds], candidates: int) -> Rounds:
     return rate[f"{candidates}: many"] / rate[f"{candidates}: one"]
 
 

@@ -58,11 +58,13 @@ QUICK = {"quick": Size(vocabulary=12, hidden=8, embedding=4, attention="learned"
 def run(options: Options) -> BenchmarkResult:
     bars: list[Bar] = []
     details: dict[str, Any] = {}
-    for name, size in (QUICK if options.quick else SIZES).items():
-        step = interleaved_seconds(_training_steps(size, beams=tuple(BARS)), repeats=options.repeats)
+    sizes = QUICK if options.quick else SIZES
+    for number, (name, size) in enumerate(sizes.items()):
+        steps = _training_steps(size, beams=tuple(BARS))
+        step = interleaved_seconds(steps, options, share=1 / (len(sizes) + 1 - number))
         for beam, bar in BARS.items():
             ratio = step[f"beam {beam}"] / step["stepped"]
-            bars.append(Bar(f"{name}: soft beam {beam} over stepped cross-entropy", ratio, bar, at_least=False))
+            bars.append(Bar.on(f"{name}: soft beam {beam} over stepped cross-entropy", ratio, bar, at_least=False))
             details[f"{name}: soft beam {beam} over fused cross-entropy"] = step[f"beam {beam}"] / step["fused"]
         details |= {f"{name}: milliseconds, {what}": 1000 * value for what, value in step.items()}
     bars.append(_decoding(options, details))
@@ -82,9 +84,9 @@ def _decoding(options: Options, details: dict[str, Any]) -> Bar:
             beam_search(stepper, beam=3, lengths_B=lengths_B[rows], eos_token_id=size.eos)
 
     contenders = {"batch": lambda: decode(SENTENCES), "single": lambda: decode(1)}
-    rate = {name: SENTENCES / value for name, value in interleaved_seconds(contenders, repeats=options.repeats).items()}
+    rate = {name: SENTENCES / value for name, value in interleaved_seconds(contenders, options).items()}
     details |= {f"sentences/s by hard beam, {name}": value for name, value in rate.items()}
-    return Bar("hard beam in batches over one sentence at a time", rate["batch"] / rate["single"], DECODING_BAR)
+    return Bar.on("hard beam in batches over one sentence at a time", rate["batch"] / rate["single"], DECODING_BAR)
 
 
 def _memory(options: Options, details: dict[str, Any]) -> Bar:

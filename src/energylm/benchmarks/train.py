@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, Rounds, interleaved
 from energylm.config.training import TrainingConfig
 from energylm.models.presets import build_network
 from energylm.randomness import seeded
@@ -45,10 +45,10 @@ def run(options: Options) -> BenchmarkResult:
         clip_norm=CLIP_NORM,
         warmup_steps=WARMUP_STEPS,
     )
-    rate = updates.compared(repeats=options.repeats)
+    rate = updates.compared(options, unit="tokens/s")
     return BenchmarkResult(
         name="train",
-        bars=[Bar("tokens/s of the engine over those of a bare loop", rate["engine"] / rate["bare loop"], 0.90)],
+        bars=[Bar.on("tokens/s of the engine over those of a bare loop", rate["engine"] / rate["bare loop"], 0.90)],
         details={f"tokens/s, {name}": value for name, value in rate.items()},
     )
 
@@ -79,9 +79,9 @@ class TimedUpdates:
     clip_norm: float
     warmup_steps: int
 
-    def compared(self, *, repeats: int) -> dict[str, float]:
+    def compared(self, options: Options, *, unit: str) -> dict[str, Rounds]:
         """So much is handled a second by each of the two."""
-        return interleaved({"engine": self.engine, "bare loop": self.bare_loop}, repeats=repeats)
+        return interleaved({"engine": self.engine, "bare loop": self.bare_loop}, options, unit=unit)
 
     def engine(self) -> float:
         config = TrainingConfig.checked(

@@ -12,18 +12,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, private_megabytes
+from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, Rounds, interleaved, private_megabytes
 from energylm.data.corpus import Corpus
 from energylm.data.draft import PartWriter
 from energylm.data.manifest import MANIFEST_FILE, Manifest, SplitCounts, TokenizerRecord, token_dtype
 from energylm.data.windows import Windows
 from energylm.files import write_json
+from energylm.progress import progress
 from energylm.randomness import epoch_order
 
 VOCABULARY = 50_000
@@ -38,22 +41,23 @@ def run(options: Options) -> BenchmarkResult:
     with tempfile.TemporaryDirectory(prefix="energylm-bench-") as name:
         corpus = write_corpus(Path(name), windows=windows)
         command = [sys.executable, "-m", __name__, name, str(options.repeats), str(at_once)]
-        measured = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        measured = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    rate = {name: Rounds(tuple(values)) for name, values in measured["rates"].items()}
     return BenchmarkResult(
         "windows",
         bars=[
             Bar("seconds to open", measured["open"], 1.0, at_least=False),
             Bar("seconds to the first batch", measured["first_batch"], 1.0, at_least=False),
             Bar("private memory, RssAnon [MB]", measured["megabytes"], 500, at_least=False),
-            Bar("shuffled windows/s", measured["windows_per_second"], 1e6),
+            Bar.on("shuffled windows/s", rate["within documents"], 1e6),
         ],
         details={
             "windows": measured["windows"],
             "tokens [GB]": corpus.splits["train"].tokens * np.dtype(corpus.dtype).itemsize / 1e9,
             "documents": corpus.splits["train"].documents,
             "seconds to verify all shards": measured["verify"],
-            "shuffled windows/s, packed": measured["packed_windows_per_second"],
-            "positions shuffled/s": measured["positions_per_second"],
+            "shuffled windows/s, packed": rate["packed"],
+            "positions shuffled/s": rate["positions"],
         },
     )
 
@@ -62,14 +66,16 @@ def write_corpus(folder: Path, *, windows: int) -> Manifest:
     """A corpus of random tokens with about `windows` windows within documents, and no fewer."""
     draw = np.random.default_rng(0)
     shards = []
-    for part in range(PARTS):
-        lengths = _documents(draw, windows=-(-windows // PARTS))
-        ends = np.cumsum(lengths + 1)
-        tokens = draw.integers(1, VOCABULARY, ends[-1], dtype=np.uint16)
-        tokens[ends - 1] = 0
-        with PartWriter(folder, part, dtype=token_dtype(VOCABULARY)) as writer:
-            writer.write("train", tokens, list(zip(ends.tolist(), (4 * lengths).tolist(), strict=True)))
-        shards += writer.records
+    with progress("writing tokens", total=PARTS, unit="part") as written:
+        for part in range(PARTS):
+            lengths = _documents(draw, windows=-(-windows // PARTS))
+            ends = np.cumsum(lengths + 1)
+            tokens = draw.integers(1, VOCABULARY, ends[-1], dtype=np.uint16)
+            tokens[ends - 1] = 0
+            with PartWriter(folder, part, dtype=token_dtype(VOCABULARY)) as writer:
+                writer.write("train", tokens, list(zip(ends.tolist(), (4 * lengths).tolist(), strict=True)))
+            shards += writer.records
+            written.advance()
     counts = {name: sum(getattr(shard, name) for shard in shards) for name in ("documents", "tokens", "bytes")}
     manifest = Manifest(
         identity="random tokens",
@@ -105,26 +111,33 @@ def measure(folder: Path, *, repeats: int, at_once: int) -> dict[str, Any]:
     _read(windows, range(BATCH))
     first = time.perf_counter()
     packed = Windows(Corpus.open(folder), "train", length=LENGTH, stride=STRIDE)
-    rates: dict[str, list[float]] = {"within": [], "packed": [], "positions": []}
     private = 0.0
-    for number in range(1, repeats + 1):
-        positions = range(number * at_once, (number + 1) * at_once)
-        for name, source in (("within", windows), ("packed", packed), ("positions", None)):
-            start = time.perf_counter()
-            for batch in range(positions.start, positions.stop, BATCH):
-                own = range(batch, min(batch + BATCH, positions.stop))
-                _read(source, own) if source else _order(len(windows), own)
-            rates[name].append(at_once / (time.perf_counter() - start))
-        private = max(private, private_megabytes())
+
+    def rate(read: Callable[[range], object], turns: Iterator[int]) -> float:
+        """Windows a second over positions that no earlier turn has read."""
+        nonlocal private
+        first_position = at_once * next(turns)
+        positions = range(first_position, first_position + at_once)
+        start = time.perf_counter()
+        for batch in range(positions.start, positions.stop, BATCH):
+            read(range(batch, min(batch + BATCH, positions.stop)))
+        seconds, private = time.perf_counter() - start, max(private, private_megabytes())
+        return at_once / seconds
+
+    reads = {
+        "within documents": partial(_read, windows),
+        "packed": partial(_read, packed),
+        "positions": partial(_order, len(windows)),
+    }
+    contenders = {name: partial(rate, read, count(1)) for name, read in reads.items()}
+    rates = interleaved(contenders, Options(repeats), unit="windows/s", share=0.5)
     return {
         "windows": len(windows),
         "open": opened - began,
         "verify": verified - opened,
         "first_batch": first - verified,
         "megabytes": private,
-        "windows_per_second": median(rates["within"]),
-        "packed_windows_per_second": median(rates["packed"]),
-        "positions_per_second": median(rates["positions"]),
+        "rates": {name: of_rounds.values for name, of_rounds in rates.items()},
     }
 
 
