@@ -7,7 +7,7 @@ import pytest
 
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.additive_metrics import WordErrorRate
-from energylm.estimators.weight_tuning import ListScores, tune_weights
+from energylm.estimators.weight_tuning import ListScores, line_choices, search_weights, tune_weights
 
 WER = WordErrorRate()
 GRID = tuple(round(0.05 * number, 10) for number in range(1, 21))
@@ -169,3 +169,51 @@ def test_one_list_is_refused_and_too_many_combinations():
     scores, statistics = random_lists(0, scorers=4)
     with pytest.raises(ConfigError, match="21 values of λ for each of 4 scorers make 194,481"):
         tune_weights(scores, statistics, WER, grid=GRID)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_choices_along_a_line_against_brute_force(seed):
+    """Between any two neighbouring bends, every list chooses what the argmax at the middle chooses."""
+    scores, _ = random_lists(seed, scorers=2, lists=12)
+    scores.base_UH[3, 4:] = -np.inf  # a shorter list
+    weights = np.array([0.4, 0.1])
+    first, bends, lists, starts, ends = line_choices(scores, weights, 1)
+    cuts = np.unique(bends)
+    middles = [cuts[0] - 1, *((cuts[1:] + cuts[:-1]) / 2), cuts[-1] + 1]
+    for middle in middles:
+        chosen = first.copy()
+        for event in bends.argsort(kind="stable"):
+            if bends[event] < middle:
+                assert chosen[lists[event]] == starts[event]
+                chosen[lists[event]] = ends[event]
+        assert chosen.tolist() == scores.choose([0.4, middle])[0].tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_weight_is_searched_exactly(seed):
+    """No λ of a grid a hundred times finer is better, and a coarse grid is worse on one of the seeds at least."""
+    scores, statistics = random_lists(seed, scorers=1)
+    found = search_weights(scores, statistics, WER)
+    fine = np.linspace(-3, 3, 6001)
+    rates = [brute_force(scores, statistics, [weight]) for weight in fine[::10]]
+    assert found.value <= min(rates) + 1e-9
+    assert brute_force(scores, statistics, found.weights) == pytest.approx(found.value)
+
+
+def test_several_weights_of_either_sign():
+    """The first scorer says the errors with the wrong sign, the second nothing: λ₁ < 0, and no grid finds it."""
+    scores, statistics = random_lists(5, scorers=2, lists=200)
+    wrong = ListScores(scores.base_UH, -scores.scores_SUH, scores.length_UH)
+    found = search_weights(wrong, statistics, WER)
+    assert found.weights[0] < 0 and found.value < tune_weights(wrong, statistics, WER, grid=GRID[::5]).value
+    assert brute_force(wrong, statistics, found.weights) == pytest.approx(found.value)
+    zero = brute_force(wrong, statistics, [0, 0])
+    assert found.value < zero
+
+
+def test_a_scorer_of_noise_may_get_zero():
+    """λ = 0 is one of the grid where the grid has it."""
+    scores, statistics = random_lists(1, scorers=1)
+    harmful = ListScores(-10 * statistics[..., 0], -scores.scores_SUH, scores.length_UH)
+    assert tune_weights(harmful, statistics, WER, grid=(0.0, *GRID)).weights == (0.0,)
+    assert tune_weights(harmful, statistics, WER, grid=GRID).weights == (0.05,)

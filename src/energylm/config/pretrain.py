@@ -108,7 +108,9 @@ class PretrainConfig(Config):
         description="Start from this encoder (folder or name), with its shape, weights and token embeddings under a "
         "new head; the corpus must hold its tokens. Towers and generators take its embeddings alone.",
     )
-    window: int = Field(WINDOW_TOKENS, ge=2, description="Tokens of a training window, and the most that the network reads.")
+    window: int = Field(
+        WINDOW_TOKENS, ge=2, description="Tokens of a training window, and the most that a new network reads."
+    )
     validation_windows: int | None = Field(
         512, ge=1, description="Validate on this many windows, evenly spread over the split; none = all of them."
     )

@@ -69,10 +69,14 @@ class Pretrain(TrainingVerb, PretrainConfig):
         from energylm.models.compute import Network, equal_steps, training_flops_per_step
 
         sizes = {"vocabulary_size": around.corpus(self.corpus).vocabulary_size}
-        network = Network.of_preset(self.preset, self.network, **sizes)
+        if self.start is None:
+            verb, network = self, Network.of_preset(self.preset, self.network, **sizes)
+        else:
+            network = around.network(self.start)
+            verb = self.shaped(**{name: getattr(network, name) for name in ("layers", "width", "heads", "inner_width")})
         training, share = self.training, 1.0
-        if isinstance(self, PretrainClozeConfig) and self.compute is not None:
-            training = training.model_copy(update={"steps": equal_steps(self, self.compute, **sizes)})
+        if isinstance(verb, PretrainClozeConfig) and verb.compute is not None:
+            training = training.model_copy(update={"steps": equal_steps(verb, verb.compute, **sizes)})
         if isinstance(self, PretrainMLMConfig):
             share = self.masking.rate
         validated = 0 if training.validation.every_steps is None else self.validation_windows or 0
@@ -81,7 +85,7 @@ class Pretrain(TrainingVerb, PretrainConfig):
         )
         if not isinstance(self, PretrainMLMConfig):  # a noise model or a second tower beside the network
             steps = counted_steps(training, counted)
-            more = steps * training_flops_per_step(self, **sizes) / around.world / counted.quantities["training.flops"]
+            more = steps * training_flops_per_step(verb, **sizes) / around.world / counted.quantities["training.flops"]
             for name in MEASURES:
                 counted.quantities[f"training.{name}"] *= max(1.0, more)
         counted.product = network
@@ -111,6 +115,7 @@ class PretrainElectric(Pretrain, PretrainElectricConfig):
     examples = (
         "energylm pretrain electric corpora/sotu --output runs/electric --steps 1000",
         "energylm pretrain electric corpora/wiki -o runs/e --preset bit-base --set training.preset=clark2020/pretrain",
+        "energylm pretrain electric corpora/books -o runs/minilm --start minilm-l6 --steps 3000",
     )
     kind_of_model = "electric"
 

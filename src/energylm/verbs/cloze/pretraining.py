@@ -10,14 +10,17 @@ A new family is a class here, an entry of `FAMILIES` and a verb in `pretrain`.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from energylm.bundles.cloze_model import ELECTRA_TT, ELECTRIC, NOISE_FOLDER, TWO_TOWER, ClozeKind, ClozeModel
+from energylm.bundles.encoder_start import EncoderStart, copy_token_embeddings
 from energylm.bundles.masked_language_model import KIND as MASKED
 from energylm.bundles.masked_language_model import save_masked_language_model
 from energylm.bundles.model_folder import new_model_folder, quiet_transformers, write_manifest
@@ -83,7 +86,10 @@ class Pretraining:
 
     def __init__(self, verb: Any) -> None:
         """`verb` is that of the family, with options of its own."""
-        self.verb, self.corpus = verb, Corpus.open(verb.corpus)
+        self.given, self.corpus = verb, Corpus.open(verb.corpus)
+        self.start = None if verb.start is None else EncoderStart(verb.start, verb.network.get("dropout"))
+        self.verb = verb if self.start is None else verb.shaped(**self.start.sizes)
+        verb = self.verb
         self.train_windows = Windows(self.corpus, "train", length=verb.window)
         validates = verb.training.validation.every_steps is not None
         self.valid_windows = Windows(self.corpus, "valid", length=verb.window) if validates else None
@@ -94,6 +100,9 @@ class Pretraining:
             "max_length": verb.window,
             "pad_token_id": self.corpus.tokenizer.pad_token_id,
         }
+        if self.start is not None:
+            self.start.check(self.corpus.manifest.tokenizer.sha256, verb.corpus, window=verb.window)
+            self.sizes |= {"vocabulary_size": self.start.vocabulary_size, "max_length": self.start.max_length}
         self.flops_per_step = training_flops_per_step(verb, vocabulary_size=self.corpus.vocabulary_size)
         if self.needs_mask:
             _ = self.mask_token_id  # refused here already where there is none
@@ -113,13 +122,13 @@ class Pretraining:
     @property
     def parameters(self) -> int:
         """Of all networks that are trained, shared ones once."""
-        with torch.device("meta"):
+        with torch.device("meta") if self.start is None else nullcontext():
             return count_parameters(self.build())
 
     @property
     def ordinary_V(self) -> Tensor:  # noqa: N802
         """(V,) true for all tokens but the special ones: the only ones that are hidden, replaced or judged."""
-        ordinary_V = torch.ones(self.corpus.vocabulary_size, dtype=torch.bool)
+        ordinary_V = torch.arange(self.sizes["vocabulary_size"]) < self.corpus.vocabulary_size
         ordinary_V[[*self.corpus.tokenizer.all_special_ids, self.corpus.end_token_id]] = False
         return ordinary_V
 
@@ -155,6 +164,7 @@ class Pretraining:
                 "validation_windows": verb.validation_windows,
                 "preset": verb.preset,
                 "network": verb.network,
+                **({} if self.start is None else {"start": self.start.identity}),
             },
         }
 
@@ -164,7 +174,8 @@ class Pretraining:
             "corpus": Path(self.verb.corpus).name,
             "corpus_identity": self.corpus.manifest.identity,
             "licence": self.corpus.manifest.licence,
-            "config": self.verb.model_dump(mode="json", exclude={"corpus"}),
+            "config": self.given.model_dump(mode="json", exclude={"corpus", "start"}),
+            **({} if self.start is None else {"start": self.start.name}),
         }
 
     def saved_cloze(self, kind: ClozeKind) -> Callable[[Any, Path], None]:
@@ -203,6 +214,8 @@ class MaskedPretraining(Pretraining):
     needs_mask = True
 
     def build(self) -> MaskedLMNetwork:
+        if self.start is not None:
+            return self.start.masked_network()
         return build_masked_network(self.verb.preset, overrides=self.verb.network, **self.sizes)
 
     def task(self) -> MaskedLMTask:
@@ -219,7 +232,12 @@ class MaskedPretraining(Pretraining):
 
 class TwoTowerPretraining(Pretraining):
     def build(self) -> TwoTowerForCloze:
-        return build_two_tower(tower_shape(self.shape, self.verb.size), **self.sizes)
+        tower = tower_shape(self.shape, self.verb.size)
+        if self.start is None:
+            return build_two_tower(tower, **self.sizes)
+        towers = build_two_tower(tower, embedding_width=self.shape.width, **self.sizes)
+        copy_token_embeddings(self.start.encoder(), towers)
+        return towers
 
     def task(self) -> TwoTowerTask:
         options = self.task_options
@@ -235,9 +253,15 @@ class _ContrastPretraining(Pretraining):
 
     def build(self) -> nn.ModuleDict:
         is_electric = self.verb.family == ELECTRIC
-        main = (build_encoder if is_electric else build_detector)(self.shape, **self.sizes)
+        main: PreTrainedModel
+        if self.start is None:
+            main = (build_encoder if is_electric else build_detector)(self.shape, **self.sizes)
+        else:
+            main = self.start.encoder() if is_electric else self.start.detector()
         build_noise = build_generator if self.verb.family == ELECTRA else build_two_tower
         noise = build_noise(self.verb.noise_shape, embedding_width=self.shape.width, **self.sizes)
+        if self.start is not None:
+            copy_token_embeddings(main, noise)
         share_token_embeddings(main, noise)
         headed = TokenEnergy(main, seed=self.verb.training.seed) if is_electric else main
         return nn.ModuleDict({"noise": noise, "main": headed})
@@ -315,7 +339,7 @@ def describe_pretraining(verb: Pretrain, output: Path) -> str:
     compute = f"{flops:.3g} FLOPs a step" + (f", {steps * flops:.3g} in all" if steps else "")
     masked = f"{verb.masking.rate:.0%} masked, " if isinstance(verb, PretrainMLM) else ""
     return (
-        f"{output}: {state_of_run(output)}: {verb.family} {verb.preset}, {run.parameters:,} parameters, {until} of "
-        f"{verb.training.global_batch} windows of {verb.window} tokens ({len(run.train_windows):,} windows), {masked}"
+        f"{output}: {state_of_run(output)}: {verb.family} {verb.start or verb.preset}, {run.parameters:,} parameters, "
+        f"{until} of {verb.training.global_batch} windows of {verb.window} tokens ({len(run.train_windows):,} windows), {masked}"
         f"{compute}"
     )
