@@ -1,0 +1,362 @@
+"""The decoding step of Llama's and GPT-2's forms on a CPU: weights packed once for oneDNN, and few operations.
+
+    x ← x + W_o · attention(norm(x))
+    x ← x + W_down · (swish(W_gate · norm(x)) ⊙ (W_up · norm(x)))        GPT-2: x + W_down · gelu(W_up · norm(x))
+
+torch multiplies a few dozen rows by weights as they lie in memory, at about half the rate that the processor has. Here
+weights are laid out in oneDNN's own blocks when sampling begins, and what follows a product (activation, gate, sum with
+the residual) is done while it is still in registers. Queries, keys and values come from one product. What is linear is
+moved into the weights: a norm's gain and shift, the scale of attention. A rotary pair (i, i + D/2) is made a pair of
+neighbours in queries and keys alike, which no score notices, so a rotation is one complex product. Rows of one head lie
+together, so attention over prefix and suffix is four batched products, no copies of keys.
+
+The packed weights are a second copy (at most `MOST_BYTES`), made again when the network's own have changed since. Only
+networks whose every part is known to be of these forms are served, and each is compared with a plain pass on first use
+(`why_not_packed`).
+
+Relations  `shared_prefix` reads the contexts, and serves all other families; `decoders` chooses.
+"""
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, layer_norm, rms_norm
+from transformers import (
+    GPT2LMHeadModel,
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+)
+from transformers.pytorch_utils import Conv1D
+
+from energylm.models.contexts import check_network
+from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_plain
+from energylm.models.shared_prefix_attention import Prefix
+
+LLAMA_FORMS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
+ACTIVATIONS = {"silu": "swish", "swish": "swish", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu"}  # oneDNN's names
+FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose frequencies do not depend on the length of a text
+MOST_BYTES = 8 << 30
+PACKED_FOR_ROWS = 256  # oneDNN asks; the layout is as good for other numbers
+SAMPLED_WEIGHTS = 64  # of each parameter, to notice a change that torch does not count
+
+
+@dataclass(frozen=True)
+class PackedLinear:
+    """W·x + b, W in oneDNN's layout."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, weight_ED: Tensor, bias_E: Tensor | None) -> "PackedLinear":
+        return cls(torch.ops.mkldnn._reorder_linear_weight(weight_ED.contiguous(), PACKED_FOR_ROWS), bias_E)
+
+    @classmethod
+    def after(cls, norm: nn.Module, weight_ED: Tensor, bias_E: Tensor | None) -> "PackedLinear":
+        """Of a norm that leaves its gain g and shift c to us: W·(g ⊙ z + c) + b = (W ⊙ g)·z + (W·c + b)."""
+        gain_D, shift_D = norm.get_parameter("weight"), getattr(norm, "bias", None)
+        if shift_D is not None:
+            bias_E = weight_ED @ shift_D + (0 if bias_E is None else bias_E)
+        return cls.of(weight_ED * gain_D, bias_E)
+
+    def __call__(self, x_RD: Tensor, *, then: str = "none") -> Tensor:
+        y_RE: Tensor = torch.ops.mkldnn._linear_pointwise(x_RD, self.weight, self.bias, then, [], "tanh")
+        return y_RE
+
+    def plus(self, x_RD: Tensor, other_RE: Tensor) -> Tensor:
+        y_RE: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x_RD, other_RE, self.weight, self.bias, "add")
+        return y_RE
+
+    def times(self, x_RD: Tensor, other_RE: Tensor) -> Tensor:
+        y_RE: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x_RD, other_RE, self.weight, self.bias, "mul")
+        return y_RE
+
+
+@dataclass(frozen=True)
+class PackedLayer:
+    query_key_value: PackedLinear
+    output: PackedLinear
+    gate: PackedLinear | None
+    up: PackedLinear
+    down: PackedLinear
+
+
+@dataclass(frozen=True)
+class PackedNetwork:
+    embedding_VE: Tensor
+    positions_TE: Tensor | None  # learned, added to the embedding
+    frequency: Tensor | None  # rotary: (D / 2,)
+    rotary_scale: float
+    layers: list[PackedLayer]
+    head: PackedLinear
+    normalised: Callable[[Tensor], Tensor]  # without gain and shift
+    activation: str
+    heads: int
+    kv_heads: int
+    head_width: int
+
+    def rotation(self, position_B: Tensor) -> Tensor | None:
+        """(B, D / 2) complex."""
+        if self.frequency is None:
+            return None
+        angle = position_B[:, None].float() * self.frequency
+        return torch.polar(torch.full_like(angle, self.rotary_scale), angle)
+
+
+@dataclass
+class PackedState:
+    """Rows of one context and one head lie together: B contexts, K heads of keys, N copies, in this order."""
+
+    network: PackedNetwork
+    prefix_keys: list[Tensor]  # of each layer, (B·K, D, P)
+    prefix_values: list[Tensor]  # (B·K, P, D)
+    padding_BP: Tensor | None
+    position_B: Tensor
+    copies: int
+    keys: Tensor  # (layers, B·K·N, max_new_tokens, D): what each row has added
+    values: Tensor
+    filled: int = field(default=0)
+
+
+class PackedDecoder:
+    """`contracts.ForkingDecoder` for networks for which `why_not_packed` finds no reason."""
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        self.network = network
+        self._reader = SharedPrefixDecoder(network)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self._reader.vocabulary_size
+
+    def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[Prefix, Tensor]:
+        return self._reader.prefill(contexts)
+
+    @torch.no_grad()
+    def fork(self, prefix: Prefix, *, copies: int, max_new_tokens: int) -> PackedState:
+        check_network(self.network, longest=int(prefix.lengths_B.max()) + max_new_tokens)
+        packed = packed_network(self.network)
+        contexts, _, prefix_tokens, width = prefix.keys[0].shape
+        order = slice(None) if packed.frequency is None else rotary_pairs(width)
+        shape = (len(packed.layers), contexts * packed.kv_heads * copies, max_new_tokens, width)
+        return PackedState(
+            network=packed,
+            prefix_keys=[keys[..., order].flatten(0, 1).mT.contiguous() for keys in prefix.keys],
+            prefix_values=[values.flatten(0, 1).contiguous() for values in prefix.values],
+            padding_BP=torch.arange(prefix_tokens) >= prefix.lengths_B[:, None] if prefix.padded else None,
+            position_B=prefix.lengths_B.clone(),
+            copies=copies,
+            keys=torch.empty(shape),
+            values=torch.empty(shape),
+        )
+
+    @torch.no_grad()
+    def step(self, state: PackedState, tokens_R: Tensor) -> Tensor:
+        packed = state.network
+        x_RE = embedding(tokens_R, packed.embedding_VE)
+        if packed.positions_TE is not None:
+            x_RE += embedding(state.position_B.repeat_interleave(state.copies), packed.positions_TE)
+        rotation_BD = packed.rotation(state.position_B)
+        state.filled, state.position_B = state.filled + 1, state.position_B + 1
+        for index, layer in enumerate(packed.layers):
+            attended_RE = _attend(state, index, layer.query_key_value(packed.normalised(x_RE)), rotation_BD)
+            x_RE = layer.output.plus(attended_RE, x_RE)
+            z_RE = packed.normalised(x_RE)
+            if layer.gate is None:
+                inner_RF = layer.up(z_RE, then=packed.activation)
+            else:
+                inner_RF = layer.up.times(z_RE, layer.gate(z_RE, then=packed.activation))
+            x_RE = layer.down.plus(inner_RF, x_RE)
+        return packed.head(packed.normalised(x_RE))
+
+    def select(self, state: PackedState, rows_R: Tensor) -> None:
+        changed_A = (rows_R != torch.arange(len(rows_R))).nonzero()[:, 0]
+        context_A, copy_A = changed_A // state.copies, changed_A % state.copies
+        source_A = rows_R[changed_A] % state.copies
+        by_head = (len(state.position_B), state.network.kv_heads, state.copies, *state.keys.shape[2:])
+        for held in (*state.keys, *state.values):
+            in_use = held.view(by_head)[:, :, :, : state.filled]
+            in_use[context_A, :, copy_A] = in_use[context_A, :, source_A]
+
+    def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
+        return self._reader.bytes_per_row(context_tokens=context_tokens, max_new_tokens=max_new_tokens)
+
+
+def _attend(state: PackedState, layer: int, projected_RE: Tensor, rotation_BD: Tensor | None) -> Tensor:
+    """(R, H·D): attention of the newest token of every row over its context and what the row has added."""
+    packed, newest = state.network, state.filled - 1
+    contexts, copies, kv_heads, width = len(state.position_B), state.copies, packed.kv_heads, packed.head_width
+    group = packed.heads // kv_heads
+    turned = projected_RE.view(contexts, copies, -1, width)[:, :, : packed.heads + kv_heads]
+    if rotation_BD is not None:
+        pairs = torch.view_as_complex(turned.unflatten(-1, (-1, 2)))
+        turned = torch.view_as_real(pairs * rotation_BD[:, None, None]).flatten(-2)
+    query = turned[:, :, : packed.heads].unflatten(2, (kv_heads, group)).transpose(1, 2)
+    query = query.reshape(contexts * kv_heads, copies * group, width)
+    by_head = (contexts, kv_heads, copies, -1, width)
+    state.keys[layer].view(by_head)[:, :, :, newest] = turned[:, :, packed.heads :].transpose(1, 2)
+    new_value = projected_RE.view(contexts, copies, -1, width)[:, :, packed.heads + kv_heads :]
+    state.values[layer].view(by_head)[:, :, :, newest] = new_value.transpose(1, 2)
+
+    prefix_keys, prefix_values = state.prefix_keys[layer], state.prefix_values[layer]
+    keys, values = state.keys[layer, :, : state.filled], state.values[layer, :, : state.filled]
+    prefix_tokens = prefix_keys.shape[-1]
+    prefix_score = (query @ prefix_keys).view(-1, group, prefix_tokens)
+    if state.padding_BP is not None:
+        prefix_score.view(contexts, -1, prefix_tokens).masked_fill_(state.padding_BP[:, None], float("-inf"))
+    weight = torch.cat([prefix_score, query.view(-1, group, width) @ keys.mT], dim=-1).softmax(-1)
+    prefix_weight = weight.view(contexts * kv_heads, copies * group, -1)[..., :prefix_tokens]
+    attended = torch.bmm(prefix_weight, prefix_values).view(-1, group, width)
+    attended = torch.baddbmm(attended, weight[..., prefix_tokens:], values)
+    return attended.view(contexts, kv_heads, copies, -1).transpose(1, 2).reshape(contexts * copies, -1)
+
+
+def rotary_pairs(width: int) -> Tensor:
+    """The order in which i and i + width/2, which a rotation turns together, are neighbours."""
+    return torch.arange(width).view(2, -1).T.flatten()
+
+
+def why_not_packed(network: PreTrainedModel) -> str | None:
+    """None if `network` is exactly of a form that is written here and runs where packing pays, else the reason."""
+    config = network.config
+    if type(network) not in (*LLAMA_FORMS, GPT2LMHeadModel):
+        return "its family is of another form"
+    if any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in network.parameters()):
+        return "it is not in float32 on a CPU"
+    if not torch.backends.mkldnn.is_available() or platform.machine().lower() not in ("x86_64", "amd64"):
+        return "this build of torch has no oneDNN for this processor"
+    if 4 * network.num_parameters() > MOST_BYTES:
+        return f"its weights would take more than {MOST_BYTES >> 30} GB once more"
+    for module in network.modules():
+        if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
+            return "a part of it has been given another forward pass or a hook"
+        if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
+            return f"it has a layer of {type(module).__name__}"
+    if isinstance(network, GPT2LMHeadModel):
+        if config.activation_function not in ACTIVATIONS or config.add_cross_attention:
+            return "it has an activation or attention that GPT-2 has not"
+    elif config.hidden_act not in ACTIVATIONS or network.model.rotary_emb.rope_type not in FIXED_ROTATIONS:
+        return "it has an activation or rotation that is not written here"
+    elif getattr(config, "sliding_window", None) is not None:
+        return "it slides an attention window"
+    if network.training:
+        return "it is in training mode"
+    if network not in _compared:
+        _compared[network] = why_not_plain(PackedDecoder(network), network)
+    return _compared[network]
+
+
+_compared: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
+_packed: WeakKeyDictionary[PreTrainedModel, tuple[tuple[object, ...], PackedNetwork]] = WeakKeyDictionary()
+
+
+def packed_network(network: PreTrainedModel) -> PackedNetwork:
+    """The packed weights of `network`: those kept, or new ones if it has changed since."""
+    version = _version(network)
+    kept = _packed.get(network)
+    if kept is None or kept[0] != version:
+        pack = _pack_gpt2 if isinstance(network, GPT2LMHeadModel) else _pack_llama
+        kept = _packed[network] = (version, pack(network))
+    return kept[1]
+
+
+def _version(network: PreTrainedModel) -> tuple[object, ...]:
+    """Changes with the weights: torch counts what is written through a parameter, not what through its `.data`."""
+    samples = [
+        parameter.detach().flatten()[:: 1 + parameter.numel() // SAMPLED_WEIGHTS].sum()
+        for parameter in network.parameters()
+    ]
+    counts = [
+        (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
+        for parameter in network.parameters()
+    ]
+    return *counts, *torch.stack(samples).tolist()
+
+
+@torch.no_grad()
+def _pack_llama(network: Any) -> PackedNetwork:
+    config, body = network.config, network.model
+    attention = body.layers[0].self_attn
+    heads, kv_heads, width = config.num_attention_heads, config.num_key_value_heads, attention.head_dim
+    order = rotary_pairs(width)
+
+    def in_pairs(values_E: Tensor) -> Tensor:
+        return values_E.view(-1, width, *values_E.shape[1:])[:, order].reshape(values_E.shape)
+
+    layers = []
+    for layer in body.layers:
+        attention, inner = layer.self_attn, layer.mlp
+        scale, query, key, value = attention.scaling, attention.q_proj, attention.k_proj, attention.v_proj
+        weight = torch.cat([in_pairs(query.weight * scale), in_pairs(key.weight), value.weight])
+        bias = None
+        if query.bias is not None:
+            bias = torch.cat([in_pairs(query.bias * scale), in_pairs(key.bias), value.bias])
+        second = layer.post_attention_layernorm
+        layers.append(
+            PackedLayer(
+                query_key_value=PackedLinear.after(layer.input_layernorm, weight, bias),
+                output=PackedLinear.of(attention.o_proj.weight, attention.o_proj.bias),
+                gate=PackedLinear.after(second, inner.gate_proj.weight, inner.gate_proj.bias),
+                up=PackedLinear.after(second, inner.up_proj.weight, inner.up_proj.bias),
+                down=PackedLinear.of(inner.down_proj.weight, inner.down_proj.bias),
+            )
+        )
+    hidden, epsilon = (config.hidden_size,), config.rms_norm_eps
+    return PackedNetwork(
+        embedding_VE=body.embed_tokens.weight,
+        positions_TE=None,
+        frequency=body.rotary_emb.inv_freq,
+        rotary_scale=body.rotary_emb.attention_scaling,
+        layers=layers,
+        head=PackedLinear.after(body.norm, network.lm_head.weight, network.lm_head.bias),
+        normalised=partial(rms_norm, normalized_shape=hidden, eps=epsilon),
+        activation=ACTIVATIONS[config.hidden_act],
+        heads=heads,
+        kv_heads=kv_heads,
+        head_width=width,
+    )
+
+
+@torch.no_grad()
+def _pack_gpt2(network: Any) -> PackedNetwork:
+    config, body = network.config, network.transformer
+
+    def turned(part: Conv1D) -> tuple[Tensor, Tensor]:
+        return part.weight.T, part.bias
+
+    layers = []
+    for block in body.h:
+        weight, bias = (values.clone() for values in turned(block.attn.c_attn))
+        weight[: config.n_embd] *= block.attn.scaling
+        bias[: config.n_embd] *= block.attn.scaling
+        layers.append(
+            PackedLayer(
+                query_key_value=PackedLinear.after(block.ln_1, weight, bias),
+                output=PackedLinear.of(*turned(block.attn.c_proj)),
+                gate=None,
+                up=PackedLinear.after(block.ln_2, *turned(block.mlp.c_fc)),
+                down=PackedLinear.of(*turned(block.mlp.c_proj)),
+            )
+        )
+    hidden, epsilon = (config.n_embd,), config.layer_norm_epsilon
+    return PackedNetwork(
+        embedding_VE=body.wte.weight,
+        positions_TE=body.wpe.weight,
+        frequency=None,
+        rotary_scale=1.0,
+        layers=layers,
+        head=PackedLinear.after(body.ln_f, network.lm_head.weight, network.lm_head.bias),
+        normalised=partial(layer_norm, normalized_shape=hidden, eps=epsilon),
+        activation=ACTIVATIONS[config.activation_function],
+        heads=config.n_head,
+        kv_heads=config.n_head,
+        head_width=config.n_embd // config.n_head,
+    )
