@@ -4,10 +4,13 @@ The language model has 300 tokens, so that all continuations by one token are en
 them gives the joint model's exact law under a network's energy.
 """
 
+import inspect
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
+import yaml
 from transformers import (
     AutoModel,
     AutoTokenizer,
@@ -18,8 +21,8 @@ from transformers import (
 )
 
 from energylm import Energy, LanguageModel, ResidualModel, Scorer
-from energylm.bundles import network_energies
 from energylm.bundles.energy_binding import Passage
+from energylm.bundles.text_energy import LIVE_ARGUMENTS
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import ConfigError, ModelError
 from energylm.testing import exact_language_model
@@ -124,14 +127,34 @@ def test_the_joint_law_is_exact_under_every_network(lm, energy_and_hand):
     assert (wrong_N - law_N).abs().sum() > 0.005
 
 
-def test_a_batch_gives_what_each_text_gives_alone(energy_and_hand, monkeypatch):
+@contextmanager
+def hooked(energy, rows):
+    """The rows of each pass through an energy's network are noted."""
+    network = energy.network if hasattr(energy, "network") else energy._scorer.reader.lm.model.network
+    body = network.base_model
+
+    def note(module, args, options):
+        rows.append(len(options["input_ids"] if "input_ids" in options else args[0]))
+
+    hook = body.register_forward_pre_hook(note, with_kwargs=True)
+    yield
+    hook.remove()
+
+
+def test_a_batch_gives_what_each_text_gives_alone(energy_and_hand):
     energy, _ = energy_and_hand
     passages = [Passage(text, prompt=PROMPT) for text in TEXTS]
     together = energy.passage_energies(passages)
     apart = torch.cat([energy.passage_energies([passage]) for passage in passages])
     torch.testing.assert_close(together, apart, atol=1e-5, rtol=1e-5)
-    monkeypatch.setattr(network_energies, "CPU_ACTIVATION_BYTES", 1)  # a text at a time
-    torch.testing.assert_close(energy.passage_energies(passages), together, atol=1e-5, rtol=1e-5)
+    passes = []
+    with hooked(energy, passes):
+        energy.to(batch_tokens=1)  # a text at a time
+        torch.testing.assert_close(energy.passage_energies(passages), together, atol=1e-5, rtol=1e-5)
+        assert passes == [1] * len(passes) and len(passes) >= 3  # of the empty text a scorer asks nothing
+        energy.to(batch_tokens=4096)
+        energy.passage_energies(passages)
+        assert max(passes) > 1  # teeth: with room for all they travel together
     assert len(set(together.tolist())) == len(TEXTS)
 
 
@@ -227,3 +250,73 @@ def test_mistakes_are_named(classifier, rewarder, bert_folder):
         Energy.from_similarity(bert_folder, " ")
     with pytest.raises(ConfigError, match="classifier:name names no label"):
         Energy.load("classifier:name")
+
+
+# kind: (constructor, TEXT behind KIND:, what the text says, every other argument with a value that is not its default)
+WRITTEN = {
+    "similarity": ("from_similarity", "a boat", {"encoder", "target"}, {"beta": 3.0, "judges": "text"}),
+    "classifier": ("from_classifier", "{classifier}:glad", {"network", "label"}, {"beta": 3.0, "judges": "text"}),
+    "reward-model": ("from_reward_model", "{rewarder}", {"network"}, {"beta": 3.0}),
+    "scorer": (
+        "from_scorer",
+        "{lm}",
+        {"scorer"},
+        {"normalise": "none", "beta": 3.0, "judges": "text", "eos": True, "casing": "upper"},
+    ),
+    "pattern": ("from_pattern", "^a boat", {"pattern"}, {"must": "avoid", "judges": "text"}),
+    "length": ("from_length", "1-2", {"minimum", "maximum", "unit"}, {"judges": "text"}),
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, classifier, rewarder, model_folder, bert_folder):
+    """The same networks as folders, by the names that stand in `WRITTEN`."""
+    folder = tmp_path_factory.mktemp("written")
+    for name, (network, tokenizer) in (("classifier", classifier), ("rewarder", rewarder)):
+        network.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return {"classifier": folder / "classifier", "rewarder": folder / "rewarder", "lm": model_folder}
+
+
+def in_file(file, **part):
+    file.write_text(yaml.safe_dump({"parts": [part]}))
+    return Energy.load(file).passage_energies([Passage("a boat", prompt=PROMPT), Passage("calm words", prompt=PROMPT)])
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_whatever_a_constructor_takes_can_be_written_into_a_file(kind, written, bert_folder, tmp_path):
+    """All arguments by their own names, each told apart from its default; a misspelt one names its neighbour."""
+    constructor, text, said, options = WRITTEN[kind]
+    own = set(inspect.signature(getattr(Energy, constructor)).parameters) - {*LIVE_ARGUMENTS, "device", "dtype"}
+    assert own - said <= set(options)  # nothing is left out here that Python has
+    part = {"energy": f"{kind}:{text.format(**written)}"}
+    if kind == "similarity":
+        part["encoder"] = str(bert_folder)
+    plain = in_file(tmp_path / "energy.yaml", **part)
+    for name, value in options.items():
+        assert not torch.equal(in_file(tmp_path / "energy.yaml", **part, **{name: value}), plain), name
+    with pytest.raises(ConfigError, match=r"takes no 'judgess'; (did you mean 'judges'|known: )"):
+        in_file(tmp_path / "energy.yaml", **part, judgess="text")
+
+
+def test_a_folder_takes_beta_alone(written, energy_folder, tmp_path):
+    with pytest.raises(ConfigError, match="has its arguments already; give beta alone"):
+        in_file(tmp_path / "energy.yaml", energy=str(energy_folder), judges="text")
+    half = in_file(tmp_path / "energy.yaml", energy=str(energy_folder), beta=0.5)
+    torch.testing.assert_close(half, 0.5 * in_file(tmp_path / "energy.yaml", energy=str(energy_folder)))
+
+
+def test_every_constructor_moves_what_it_loads(written, bert_folder):
+    """`dtype=` of each, seen by its network; a CPU takes float64 and no half precision."""
+    made = [
+        Energy.from_similarity(bert_folder, "a boat", dtype="float64"),
+        Energy.from_classifier(written["classifier"], label=0, dtype=torch.float64),
+        Energy.load(f"reward-model:{written['rewarder']}", dtype="float64", device="cpu"),
+    ]
+    for energy in made:
+        assert energy.network.dtype == torch.float64
+        assert energy.text_energies(["a boat"]).isfinite().all()
+    with pytest.raises(ModelError, match="came for a CPU"):
+        Energy.from_classifier(written["classifier"], label=0, dtype="bfloat16")
+    with pytest.raises(ConfigError, match="batch_tokens 0 came"):
+        made[0].to(batch_tokens=0)

@@ -3,8 +3,11 @@
     device   what was asked for, if this machine has it; else the accelerator that torch finds (CUDA, MPS, XPU …), else
              the CPU
     dtype    what was asked for; else float32 on a CPU, where smaller types crawl, and the saved one elsewhere
+    batch_tokens    tokens of texts that a network reads in one pass at most; else as many as it reads fastest. It
+                    changes time and memory, and numbers by their rounding only
 
 Relations  `model_folder` and `causal_networks` load networks with these; every `device=` and `dtype=` ends here.
+           `models.contexts` asks a network for its `batch_tokens`.
 """
 
 import torch
@@ -49,8 +52,12 @@ def usable_dtype(dtype: DType, device: torch.device) -> torch.dtype | None:
     return named
 
 
-def move(network: torch.nn.Module, device: Device, dtype: DType) -> None:
+def move(network: torch.nn.Module, device: Device, dtype: DType, batch_tokens: int | None = None) -> None:
     """Put a network where it is wanted, in the precision that is wanted; what is None stays as it is."""
+    if batch_tokens is not None:
+        if isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int) or batch_tokens < 1:
+            raise ConfigError(f"batch_tokens {batch_tokens!r} came, expected a number of tokens, 1 at least")
+        network.batch_tokens = batch_tokens  # type: ignore[assignment]  # no parameter and no module: a plain number
     now = next(network.parameters())
     to_device = now.device if device is None else usable_device(device)
     to_dtype = now.dtype if dtype is None else usable_dtype(dtype, to_device)

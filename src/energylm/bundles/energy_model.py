@@ -118,6 +118,7 @@ class EnergyModel(Energy):
         long_texts: LongTexts = REFUSE,
         seed: int = 0,
         device: Device = None,
+        dtype: DType = None,
     ) -> Self:
         """An energy to be trained: the body of a language model (UniT), of a masked model or an encoder (BiT), or of
         another energy, from a folder, a known model or the hub, under a new projection. `kind` only checks that the
@@ -138,7 +139,7 @@ class EnergyModel(Energy):
                 f"give another encoder, or kind {actual!r}"
             )
         name = manifest.get("name", Path(location).name)
-        return cls(
+        energy = cls(
             PooledEnergy(encoder, kind=actual, pooling=pooling, seed=seed).eval(),
             load_tokenizer(location),
             reads=reads,
@@ -146,13 +147,17 @@ class EnergyModel(Energy):
             name=name,
             provenance={"encoder": {"name": name, "weights": manifest.get("weights", {})}},
         )
+        return energy if dtype is None else energy.to(dtype=dtype)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: Device = None, calibrated: bool = True) -> Self:
+    def from_pretrained(
+        cls, folder: str | Path, *, device: Device = None, dtype: DType = None, calibrated: bool = True
+    ) -> Self:
         """The energy that `save_pretrained` wrote; without calibration where the raw numbers are wanted."""
         problem = "holds no trained energy ({kind}); train one with `energylm energy train`, or give its folder"
         location, manifest = open_folder(folder, [KIND], problem)
-        return cls.from_folder(location, manifest, device=device, calibrated=calibrated)
+        energy = cls.from_folder(location, manifest, device=device, calibrated=calibrated)
+        return energy if dtype is None else energy.to(dtype=dtype)
 
     @classmethod
     def from_folder(
@@ -192,8 +197,13 @@ class EnergyModel(Energy):
     def vocabulary_size(self) -> int:
         return self.network.vocabulary_size
 
-    def to(self, device: Device = None, dtype: DType = None) -> Self:
-        move(self.network, device, dtype)
+    @property
+    def max_tokens(self) -> int | None:
+        """The most that its positions hold, special tokens included."""
+        return self.network.max_tokens
+
+    def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
+        move(self.network, device, dtype, batch_tokens)
         return self
 
     def bind(self, lm: CausalModel) -> BoundEnergy:

@@ -15,7 +15,7 @@ from torch import Tensor
 from energylm.config.models import UNIT
 from energylm.energies.pooled import PooledEnergy
 from energylm.errors import ModelError, VocabularyMismatch
-from energylm.models.contexts import CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES, pad_contexts
+from energylm.models.contexts import CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES, asked_tokens, pad_contexts
 from energylm.models.shared_prefix import SharedPrefixEncoder, can_share_prefix
 
 MEMORY_BUDGET_BYTES = 1 << 30  # keys, values and attention scores of continuations that share a context
@@ -104,7 +104,9 @@ def _shared_prefix_energies(
 
 
 def _tokens_at_once(network: PooledEnergy) -> int:
-    weight_1D: Tensor = network.head.weight
+    weight_1D, asked = network.head.weight, asked_tokens(network)
+    if asked is not None:
+        return asked
     activation_bytes = CPU_ACTIVATION_BYTES if weight_1D.device.type == "cpu" else GPU_ACTIVATION_BYTES
     return max(1, activation_bytes // (4 * weight_1D.shape[1] * weight_1D.element_size()))
 

@@ -151,12 +151,20 @@ class LanguageModel:
         return cls(model, tokenizer, name=name, provenance=provenance, location=location)
 
     @classmethod
-    def from_gguf(cls, path: Path, *, provenance: Mapping[str, Any] | None = None) -> Self:
-        """The model in a GGUF file, dequantised to float32 (half a minute; `from_pretrained` keeps the result)."""
+    def from_gguf(
+        cls,
+        path: Path,
+        *,
+        provenance: Mapping[str, Any] | None = None,
+        device: Device = None,
+        dtype: DType = None,
+    ) -> Self:
+        """The model in a GGUF file, dequantised to float32 (half a minute; `from_pretrained` keeps the result), on the
+        CPU unless a device is named."""
         network, tokenizer = load_gguf(path)
         start, eos = boundary_tokens(tokenizer, network)
         model = CausalLanguageModel(network, start_token_id=start, eos_token_id=eos)
-        return cls(model, tokenizer, name=path.stem, provenance=provenance, location=path)
+        return cls(model, tokenizer, name=path.stem, provenance=provenance, location=path).to(device, dtype)
 
     @classmethod
     def located(cls, path_or_name: str | Path) -> Path | str:
@@ -187,9 +195,9 @@ class LanguageModel:
         }
         save_model(folder, self.model.network, self.tokenizer, kind=KIND, facts=facts, provenance=self.provenance)
 
-    def to(self, device: Device = None, dtype: DType = None) -> Self:
+    def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
         """The same model, moved."""
-        move(self.model.network, device, dtype)
+        move(self.model.network, device, dtype, batch_tokens)
         return self
 
     @property

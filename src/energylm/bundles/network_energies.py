@@ -14,6 +14,7 @@ Relations  `text_energy` builds them (`Energy.from_classifier` …); `energy_mod
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -26,30 +27,13 @@ from energylm.bundles.energy_binding import Passage
 from energylm.bundles.known_models import locate
 from energylm.bundles.model_folder import load_encoder, load_network, save_model
 from energylm.bundles.text_codec import TextReader
-from energylm.bundles.text_energy import Energy, Judges, ScoreEnergy, saved_facts
+from energylm.bundles.text_energy import Energy, Judges, Options, ScoreEnergy, built, saved_facts
 from energylm.config.models import CUT_LEFT
 from energylm.config.vocabulary import ENCODER
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import ConfigError, ModelError
-from energylm.models.contexts import CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES
-
-
-def loaded(
-    kind: "type[NetworkEnergy]",
-    network: str | Path | PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast | None,
-    *,
-    device: Device,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Network and tokenizer of a folder or a name; or those in memory."""
-    if isinstance(network, PreTrainedModel):
-        if tokenizer is None:
-            raise ConfigError(f"a {kind.what} in memory needs its tokenizer: tokenizer=…")
-        if device is not None:
-            move(network, device, None)
-        return network, tokenizer
-    location = locate(network, what=kind.what)
-    return kind.load_network(location, device), tokenizer or load_tokenizer(location)
+from energylm.models.contexts import tokens_at_once
+from energylm.numerics.length_batches import length_batches
 
 
 class NetworkEnergy(ScoreEnergy):
@@ -71,6 +55,27 @@ class NetworkEnergy(ScoreEnergy):
         self._max_tokens: int | None = getattr(network.config.get_text_config(), "max_position_embeddings", None)
         self._reader = TextReader(tokenizer, special_tokens=True, max_tokens=self._max_tokens, long_texts=CUT_LEFT)
 
+    @classmethod
+    def of(
+        cls,
+        network: str | Path | PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast | None,
+        *,
+        device: Device,
+        dtype: DType,
+        **options: Any,
+    ) -> Self:
+        """Of a folder or a name, or of a network in memory with its tokenizer; `options` are the constructor's."""
+        if isinstance(network, PreTrainedModel):
+            if tokenizer is None:
+                raise ConfigError(f"a {cls.what} in memory needs its tokenizer: tokenizer=…")
+        else:
+            location = locate(network, what=cls.what)
+            network, tokenizer = cls.load_network(location, device), tokenizer or load_tokenizer(location)
+        if device is not None or dtype is not None:
+            move(network, device, dtype)
+        return cls(network, tokenizer, **options)
+
     @staticmethod
     def load_network(location: Path | str, device: Device) -> PreTrainedModel:
         network: PreTrainedModel
@@ -79,8 +84,8 @@ class NetworkEnergy(ScoreEnergy):
         )
         return network
 
-    def to(self, device: Device = None, dtype: DType = None) -> Self:
-        move(self.network, device, dtype)
+    def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
+        move(self.network, device, dtype, batch_tokens)
         return self
 
     @torch.no_grad()
@@ -102,14 +107,8 @@ class NetworkEnergy(ScoreEnergy):
     def _batches(self, tokens_BT: Tensor, lengths_B: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Indices, tokens and lengths of texts that travel together, longest first."""
         device = self.network.device
-        bytes_at_once = CPU_ACTIVATION_BYTES if device.type == "cpu" else GPU_ACTIVATION_BYTES
-        tokens_at_once = bytes_at_once // (16 * self.network.config.get_text_config().hidden_size)
-        order_B, start = lengths_B.argsort(descending=True, stable=True), 0
-        while start < len(order_B):
-            longest = int(lengths_B[order_B[start]])
-            rows = order_B[start : start + max(1, tokens_at_once // longest)]
+        for rows, longest in length_batches(lengths_B, tokens_at_once=tokens_at_once(self.network)):
             yield rows, tokens_BT[rows, :longest].to(device), lengths_B[rows].to(device)
-            start += len(rows)
 
     def _logits(self, tokens_RT: Tensor, lengths_R: Tensor) -> Tensor:
         """(R, L) outputs of a sequence classifier."""
@@ -151,12 +150,12 @@ class ClassifierEnergy(NetworkEnergy):
         self._index = _label_index(network, label)
 
     @classmethod
-    def from_text(cls, text: str, *, device: Device = None) -> Energy:
+    def from_text(cls, text: str, *, device: Device = None, options: Options = MappingProxyType({})) -> Energy:
         """classifier:MODEL:LABEL"""
         model, colon, label = text.rpartition(":")
         if not colon:
             raise ConfigError(f"classifier:{text} names no label; give classifier:MODEL:LABEL")
-        return Energy.from_classifier(model, label=label, device=device)
+        return built(Energy.from_classifier, options, network=model, label=label, device=device)
 
     def _batch_scores(self, tokens_RT: Tensor, lengths_R: Tensor) -> Tensor:
         logits_RL = self._logits(tokens_RT, lengths_R).double()
@@ -202,9 +201,9 @@ class RewardEnergy(NetworkEnergy):
             )
 
     @classmethod
-    def from_text(cls, text: str, *, device: Device = None) -> Energy:
+    def from_text(cls, text: str, *, device: Device = None, options: Options = MappingProxyType({})) -> Energy:
         """reward-model:MODEL"""
-        return Energy.from_reward_model(text, device=device)
+        return built(Energy.from_reward_model, options, network=text, device=device)
 
     def judged_text(self, passage: Passage) -> str:
         """The conversation as the reward model's own template writes it; without a template, the plain text."""
@@ -251,9 +250,9 @@ class SimilarityEnergy(NetworkEnergy):
         return load_encoder(location, device=device)
 
     @classmethod
-    def from_text(cls, text: str, *, device: Device = None) -> Energy:
+    def from_text(cls, text: str, *, device: Device = None, options: Options = MappingProxyType({})) -> Energy:
         """similarity:TARGET TEXT"""
-        return Energy.from_similarity(ENCODER, text, device=device)
+        return built(Energy.from_similarity, options, encoder=ENCODER, target=text, device=device)
 
     @torch.no_grad()
     def embeddings(self, texts: list[str]) -> Tensor:
@@ -272,9 +271,9 @@ class SimilarityEnergy(NetworkEnergy):
     def _batch_scores(self, tokens_RT: Tensor, lengths_R: Tensor) -> Tensor:
         return (self._embed(tokens_RT, lengths_R) @ self._target_JD.T).amax(-1)
 
-    def to(self, device: Device = None, dtype: DType = None) -> Self:
-        super().to(device, dtype)
-        self._target_JD = self._target_JD.to(self.network.device, self.network.dtype)
+    def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
+        super().to(device, dtype, batch_tokens)
+        self._target_JD = self._target_JD.to(self.network.device)  # float64, as embeddings are
         return self
 
     def facts(self) -> dict[str, Any]:

@@ -165,10 +165,10 @@ class Reranker:
         )
         return fitted
 
-    def to(self, device: Device = None, dtype: DType = None) -> Self:
+    def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
         """The same reranker, its scorers moved."""
         for scorer in self.scorers:
-            scorer.to(device, dtype)
+            scorer.to(device, dtype, batch_tokens)
         return self
 
     def rerank(self, hypotheses: NBest | Iterable[Hypothesis | tuple[str, float]]) -> Reranked:

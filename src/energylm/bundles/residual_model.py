@@ -120,11 +120,11 @@ class ResidualModel:
         copy = LanguageModel(lm.model, lm.tokenizer, name=lm.name, provenance=provenance)
         save_model(folder, kind=KIND, facts={}, provenance={}, parts={LM_FOLDER: copy, ENERGY_FOLDER: energy})
 
-    def to(self, device: Device = None, dtype: DType = None) -> Self:
+    def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
         """The same pair, both parts moved; a part that is no network stays where it is."""
         for part in (self.lm, self.energy):
             if hasattr(part, "to"):
-                part.to(device, dtype)
+                part.to(device, dtype, batch_tokens)
         return self
 
     @property

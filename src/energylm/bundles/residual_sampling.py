@@ -24,7 +24,7 @@ from energylm.bundles.weighted_draws import WeightedDraws, ended_texts
 from energylm.config.sampling import JointSampling
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.log_partition import is_weak, shown_ess
-from energylm.estimators.tilting import FEWEST_FOR_ERRORS, RewardCurve, TiltPoint, reward_curve
+from energylm.estimators.tilting import FEWEST_FOR_ERRORS, RewardCurve, TiltPoint, reward_curve, tilt_point
 from energylm.numerics.importance import effective_sample_size, normalized_log_weights
 from energylm.plots import LinePlot, Series
 from energylm.progress import Progress, progress
@@ -70,9 +70,16 @@ class CandidatePool(Record):
     def reward_curve(self, betas: Sequence[float], *, beta: float) -> RewardCurve:
         """Over β from these candidates, which were weighed at `beta`: s = −E / β. The base is what they are weighed
         from: the truncated proposal with weights "paper", the language model with "corrected"."""
-        is_allowed_N = self.energy.isfinite()
-        base_N = torch.where(is_allowed_N, self.log_weight + self.energy, 0.0)
-        return reward_curve(-self.energy / beta, betas=betas, base_log_weight_N=base_N)
+        return reward_curve(-self.energy / beta, betas=betas, base_log_weight_N=self._base_log_weight)
+
+    def tilt(self) -> TiltPoint:
+        """Mean of −E and KL from the base as the candidates were weighed: the curve's point at their own β."""
+        return tilt_point(-self.energy.double(), 1.0, self._base_log_weight.double())
+
+    @property
+    def _base_log_weight(self) -> Tensor:
+        """(N,) log P/q: what is left of the weights without the energy."""
+        return torch.where(self.energy.isfinite(), self.log_weight + self.energy, 0.0)
 
 
 def _unknown_texts(candidates: list[list[int]]) -> list[str]:
@@ -144,7 +151,7 @@ class JointSample(Record):
     def _tilts(self) -> list[TiltPoint] | None:
         if len(self.log_weights) < FEWEST_FOR_ERRORS:
             return None
-        return [pool.reward_curve([1.0], beta=1.0).points[0] for pool in self.pools]
+        return [pool.tilt() for pool in self.pools]
 
     def reward_curve(self, betas: Sequence[float]) -> RewardCurve:
         """Mean score −E/β and KL of the tilted base over `betas`, from the candidates of the last chunk: what another

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -23,7 +24,7 @@ from energylm.bundles.devices import Device, DType
 from energylm.bundles.model_folder import save_model
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import Reading, each_alone
-from energylm.bundles.text_energy import Better, Energy, Judges, Must, ScoreEnergy, Unit
+from energylm.bundles.text_energy import Better, Energy, Judges, Must, Options, ScoreEnergy, Unit, built
 from energylm.config.cloze import AUTO, Normalise, ScorerConfig
 from energylm.errors import ConfigError, ModelError
 
@@ -65,12 +66,15 @@ class ScorerEnergy(ScoreEnergy):
         self._scorer, self._normalise = scorer, normalise
 
     @classmethod
-    def from_text(cls, text: str, *, device: Device = None) -> Energy:
-        """scorer:MODEL"""
-        return Energy.from_scorer(Scorer.from_pretrained(text, device=device))
+    def from_text(cls, text: str, *, device: Device = None, options: Options = MappingProxyType({})) -> Energy:
+        """scorer:MODEL; its own options (`ScorerConfig`) stand beside those of the energy"""
+        own = {name: value for name, value in options.items() if name in ScorerConfig.model_fields}
+        scorer = Scorer.from_pretrained(text, config=ScorerConfig.checked(own, origin=f"scorer:{text}"), device=device)
+        others = {name: value for name, value in options.items() if name not in own}
+        return built(Energy.from_scorer, others, scorer=scorer)
 
-    def to(self, device: Device = None, dtype: DType = None) -> Self:
-        self._scorer.to(device, dtype)
+    def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
+        self._scorer.to(device, dtype, batch_tokens)
         return self
 
     def scores(self, texts: list[str]) -> Tensor:
@@ -109,9 +113,9 @@ class PatternEnergy(ScoreEnergy):
         self._must: Must = must
 
     @classmethod
-    def from_text(cls, text: str, *, device: Device = None) -> Energy:
+    def from_text(cls, text: str, *, device: Device = None, options: Options = MappingProxyType({})) -> Energy:
         """pattern:REGULAR EXPRESSION"""
-        return Energy.from_pattern(text)
+        return built(Energy.from_pattern, options, pattern=text)
 
     def scores(self, texts: list[str]) -> Tensor:
         is_match_B = torch.tensor([self._pattern.search(text) is not None for text in texts])
@@ -134,14 +138,14 @@ class LengthEnergy(ScoreEnergy):
         self._minimum, self._maximum, self._unit = minimum, maximum, unit
 
     @classmethod
-    def from_text(cls, text: str, *, device: Device = None) -> Energy:
+    def from_text(cls, text: str, *, device: Device = None, options: Options = MappingProxyType({})) -> Energy:
         """length:5-30 words; either end may be left out"""
         match = LENGTH_TEXT.fullmatch(text)
         if match is None or not (match[1] or match[2]):
             raise ConfigError(f"length:{text} is no length; give e.g. length:5-30 words or length:-280 characters")
         maximum = int(match[2]) if match[2] else None
         unit: Unit = "characters" if match[3] == "characters" else "words"
-        return Energy.from_length(int(match[1] or 0), maximum, unit=unit)
+        return built(Energy.from_length, options, minimum=int(match[1] or 0), maximum=maximum, unit=unit)
 
     def scores(self, texts: list[str]) -> Tensor:
         lengths = [len(text.split()) if self._unit == "words" else len(text) for text in texts]

@@ -306,12 +306,13 @@ class Scorer:
         device = usable_device(device or config.device)
         source = path_or_name if named is None else named[1]
         reader: TokenScorer = SCORERS.get(kind).from_pretrained(source, config=config, device=device)
-        return cls(reader, casing=config.casing, refuses_long_texts=config.long_texts != WINDOWS)
+        scorer = cls(reader, casing=config.casing, refuses_long_texts=config.long_texts != WINDOWS)
+        return scorer.to(batch_tokens=config.batch_tokens)
 
-    def to(self, device: Device = None, dtype: DType = None) -> Self:
+    def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
         """The same scorer, its networks moved; a reader of your own stays where it is."""
         for network in getattr(self.reader, "networks", ()):
-            move(network, device, dtype)
+            move(network, device, dtype, batch_tokens)
         return self
 
     @property

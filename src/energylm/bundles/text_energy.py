@@ -10,7 +10,7 @@
     Energy.from_pattern(…), .from_length(…)      a constraint: E = 0 where it holds, +∞ elsewhere
     2.0 * helpful + 0.5 * fluent                 E = Σ_k λ_k E_k: densities multiply (a product of experts)
     Energy.load(…)                what `--energy` takes: a folder; KIND:TEXT, such as similarity:a storm at sea; a YAML
-                                  file that lists such `parts`, each with its `beta`
+                                  file that lists such `parts`, each with any of the arguments above
 
 What is judged is the completion alone, or prompt and completion (`judges="text"`). Equal texts are judged once.
 
@@ -19,14 +19,17 @@ Relations  `energy_model` is an energy that was trained, `network_energies` and 
 """
 
 import copy
+import difflib
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from energylm import contracts
@@ -36,6 +39,7 @@ from energylm.bundles.known_models import is_energy_source, locate_energy
 from energylm.bundles.model_folder import open_folder, save_model
 from energylm.bundles.text_codec import text_list
 from energylm.config.base import Config, load_config
+from energylm.config.vocabulary import BETA, SIMILARITY_BETA
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.registry import ENERGIES
 
@@ -49,6 +53,8 @@ Judges = Literal["completion", "text"]
 Better = Literal["higher", "lower"]
 Must = Literal["match", "avoid"]
 Unit = Literal["words", "characters"]
+Options = Mapping[str, Any]  # arguments of a constructor, by name, as a YAML file holds them
+LIVE_ARGUMENTS = ("tokenizer", "function")  # of constructors: objects in memory, which no file holds
 
 
 class Energy(ABC):
@@ -76,7 +82,7 @@ class Energy(ABC):
         """The same at another β; a constraint is the same at all."""
         return WeightedSum([(1.0, self)], beta=beta)
 
-    def to(self, device: Device = None, dtype: DType = None) -> Self:
+    def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
         """Move its networks, if it has any."""
         return self
 
@@ -89,12 +95,12 @@ class Energy(ABC):
         raise ModelError(f"{folder}: a {cls.kind} is not read from folders; build it again where it is needed")
 
     @classmethod
-    def from_text(cls, text: str, *, device: Device = None) -> "Energy":
-        """What KIND:TEXT names where energies are asked for as text."""
+    def from_text(cls, text: str, *, device: Device = None, options: Options = MappingProxyType({})) -> "Energy":
+        """What KIND:TEXT names where energies are asked for as text; `options` are what else a YAML file says of it."""
         raise ConfigError(f"{cls.kind}:{text} names no energy; give the folder of a {cls.kind}")
 
     @staticmethod
-    def from_pretrained(folder: str | Path, *, device: Device = None) -> "Energy":
+    def from_pretrained(folder: str | Path, *, device: Device = None, dtype: DType = None) -> "Energy":
         """Whatever energy lies in a folder: one that was trained, or one that `save_pretrained` wrote."""
         problem = (
             "holds no energy ({kind}); train one with `energylm energy train`, or name a score, e.g. "
@@ -102,21 +108,19 @@ class Energy(ABC):
         )
         location, manifest = open_folder(folder, ENERGIES.names(), problem)
         energy: Energy = ENERGIES.get(manifest["kind"]).from_folder(location, manifest, device=device)
-        return energy
+        return energy if dtype is None else energy.to(dtype=dtype)
 
     @staticmethod
-    def load(source: str | Path, *, beta: float | None = None, device: Device = None) -> "Energy":
+    def load(source: str | Path, *, beta: float | None = None, device: Device = None, dtype: DType = None) -> "Energy":
         """What `--energy` takes: a folder, KIND:TEXT, or a YAML file of several `parts`; at `beta`, if it is given."""
         location = locate_energy(source)
         energy: Energy
-        if not is_energy_source(location):
-            energy = Energy.from_pretrained(location, device=device)
-        elif isinstance(location, Path):
+        if isinstance(location, Path) and is_energy_source(location):
             parts = load_config(EnergyParts, location).parts
-            energy = WeightedSum([(1.0, Energy.load(part.energy, beta=part.beta, device=device)) for part in parts])
+            energy = WeightedSum([(1.0, _part(part, device=device)) for part in parts])
         else:
-            kind, _, text = location.partition(":")
-            energy = ENERGIES.get(kind).from_text(text, device=device)
+            energy = _part(EnergyPart(energy=str(location)), device=device)
+        energy = energy if dtype is None else energy.to(dtype=dtype)
         return energy if beta is None else energy.with_beta(beta)
 
     def __mul__(self, weight: float) -> "WeightedSum":
@@ -140,29 +144,32 @@ class Energy(ABC):
         *,
         label: str | int,
         tokenizer: "PreTrainedTokenizerFast | None" = None,
-        beta: float = 1.0,
+        beta: float = BETA,
         judges: Judges = "completion",
         device: Device = None,
+        dtype: DType = None,
     ) -> "Energy":
         """E = −β log P(label | text) of a classifier: a folder, a hub name, or a network with its tokenizer."""
-        from energylm.bundles.network_energies import ClassifierEnergy, loaded
+        from energylm.bundles.network_energies import ClassifierEnergy
 
-        parts = loaded(ClassifierEnergy, network, tokenizer, device=device)
-        return ClassifierEnergy(*parts, label=label, beta=beta, judges=judges)
+        return ClassifierEnergy.of(
+            network, tokenizer, label=label, beta=beta, judges=judges, device=device, dtype=dtype
+        )
 
     @staticmethod
     def from_reward_model(
         network: "str | Path | PreTrainedModel",
         *,
         tokenizer: "PreTrainedTokenizerFast | None" = None,
-        beta: float = 1.0,
+        beta: float = BETA,
         device: Device = None,
+        dtype: DType = None,
     ) -> "Energy":
         """E = −β r(prompt, completion) of a network with one output. Where its tokenizer has a chat template, the
         prompt is the user's turn and the completion the answer; of a chat, the messages are as they came."""
-        from energylm.bundles.network_energies import RewardEnergy, loaded
+        from energylm.bundles.network_energies import RewardEnergy
 
-        return RewardEnergy(*loaded(RewardEnergy, network, tokenizer, device=device), beta=beta)
+        return RewardEnergy.of(network, tokenizer, beta=beta, device=device, dtype=dtype)
 
     @staticmethod
     def from_similarity(
@@ -170,19 +177,21 @@ class Energy(ABC):
         target: str | Sequence[str],
         *,
         tokenizer: "PreTrainedTokenizerFast | None" = None,
-        beta: float = 10.0,
+        beta: float = SIMILARITY_BETA,
         judges: Judges = "completion",
         device: Device = None,
+        dtype: DType = None,
     ) -> "Energy":
         """E = −β cos(text, target) of sentence embeddings; of several targets the nearest counts."""
-        from energylm.bundles.network_energies import SimilarityEnergy, loaded
+        from energylm.bundles.network_energies import SimilarityEnergy
 
-        parts = loaded(SimilarityEnergy, encoder, tokenizer, device=device)
-        return SimilarityEnergy(*parts, target=target, beta=beta, judges=judges)
+        return SimilarityEnergy.of(
+            encoder, tokenizer, target=target, beta=beta, judges=judges, device=device, dtype=dtype
+        )
 
     @staticmethod
     def from_scorer(
-        scorer: "Scorer", *, normalise: "Normalise" = "token", beta: float = 1.0, judges: Judges = "completion"
+        scorer: "Scorer", *, normalise: "Normalise" = "token", beta: float = BETA, judges: Judges = "completion"
     ) -> "Energy":
         """E = −β score(text): another model's (pseudo-)log-likelihood, a token by default: whole ones favour short
         texts. An empty text has no score and is forbidden."""
@@ -195,7 +204,7 @@ class Energy(ABC):
         function: Callable[[list[str]], Any],
         *,
         better: Better,
-        beta: float = 1.0,
+        beta: float = BETA,
         judges: Judges = "completion",
         name: str = "function",
     ) -> "Energy":
@@ -314,9 +323,9 @@ class WeightedSum(Energy):
     def bind(self, lm: contracts.CausalModel) -> BoundEnergy:
         return SumUnderModel([(weight, energy.bind(lm)) for weight, energy in self._weighted_parts()])
 
-    def to(self, device: Device = None, dtype: DType = None) -> Self:
+    def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
         for _, energy in self.parts:
-            energy.to(device, dtype)
+            energy.to(device, dtype, batch_tokens)
         return self
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -334,16 +343,53 @@ class WeightedSum(Energy):
 
 
 class EnergyPart(Config):
-    """One energy of a sum."""
+    """One energy of a sum; of KIND:TEXT also all arguments of its constructor (`Energy.from_…`), by their names."""
+
+    model_config = ConfigDict(extra="allow")
 
     energy: str = Field(description="A folder, KIND:TEXT, or another YAML file.")
     beta: float | None = Field(None, description="Inverse temperature; none: its own.")
+
+    @property
+    def options(self) -> Options:
+        return self.model_extra or {}
 
 
 class EnergyParts(Config):
     """A YAML file of energies that are added."""
 
     parts: tuple[EnergyPart, ...] = Field(min_length=1, description="The energies.")
+
+
+def _part(part: EnergyPart, *, device: Device) -> Energy:
+    location = locate_energy(part.energy)
+    if isinstance(location, str) and is_energy_source(location):
+        kind, _, text = location.partition(":")
+        read = ENERGIES.get(kind).from_text
+        if part.options and "options" not in inspect.signature(read).parameters:
+            raise ConfigError(f"energies of kind {kind} take no {', '.join(part.options)}; give beta alone")
+        energy: Energy = read(text, device=device, **({"options": part.options} if part.options else {}))
+    elif part.options:
+        raise ConfigError(
+            f"{part.energy}: {', '.join(part.options)} came, but what lies in a folder or file has its arguments "
+            "already; give beta alone"
+        )
+    else:
+        energy = (Energy.load if is_energy_source(location) else Energy.from_pretrained)(location, device=device)
+    return energy if part.beta is None else energy.with_beta(part.beta)
+
+
+def built(constructor: Callable[..., Energy], options: Options, **arguments: Any) -> Energy:
+    """The energy of `arguments`, and of `options` over them: names that a YAML file gave, each of which must be one of
+    the constructor's."""
+    known = [name for name in inspect.signature(constructor).parameters if name not in LIVE_ARGUMENTS]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            cure = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"{constructor.__name__} takes no {name!r}; {cure}")
+    given = {name: value for name, value in (arguments | dict(options)).items() if name in known}
+    return constructor(**given)
 
 
 def _number(value: float) -> float:

@@ -65,6 +65,12 @@ class ScorerConfig(Config):
         description="Type of a causal model's weights; none: float32 on a CPU, the saved one elsewhere. Others are "
         "read in float32.",
     )
+    batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda value: value is None,
+        description="Tokens that the model reads in one pass at most; none: as many as it reads fastest.",
+    )
 
 
 NBestFormat = Literal["espnet", "jsonl", "tsv", "moses"]

@@ -110,7 +110,7 @@ def reward_curve(score_N: Tensor, *, betas: Sequence[float], base_log_weight_N: 
         raise ConfigError("a score is nan or +inf, or all are −inf; mend the score, or draw more candidates")
     if any(not math.isfinite(beta) for beta in betas):
         raise ConfigError(f"β must be finite, came {', '.join(map(str, betas))}")
-    points = [_point(score_N, beta, base_N) for beta in betas]
+    points = [tilt_point(score_N, beta, base_N) for beta in betas]
     return RewardCurve(points, n, _largest_beta(score_N, base_N))
 
 
@@ -121,7 +121,8 @@ def _log_weights(score_N: Tensor, beta: Tensor | float, base_N: Tensor) -> tuple
     return torch.where(allowed_N, log_ratio_N + base_N, -math.inf), log_ratio_N
 
 
-def _point(score_N: Tensor, beta: float, base_N: Tensor) -> TiltPoint:
+def tilt_point(score_N: Tensor, beta: float, base_N: Tensor) -> TiltPoint:
+    """One point of the curve, from float64 scores of at least `FEWEST_FOR_ERRORS` draws and their log P/q."""
     log_weight_N, log_ratio_N = _log_weights(score_N, beta, base_N)
     share_N = log_weight_N.softmax(0)
     finite_N = torch.where(score_N.isfinite(), score_N, 0.0)

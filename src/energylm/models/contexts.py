@@ -63,11 +63,19 @@ def longest_input(network: PreTrainedModel) -> int | None:
 
 
 def tokens_at_once(network: PreTrainedModel, logits: int | None = None) -> int:
-    """How many tokens a network reads fastest in one pass; `logits` bounds how many of these may exist at a time."""
+    """How many tokens a network reads in one pass: as many as it was told (`batch_tokens`), or reads fastest; `logits`
+    bounds how many of these may exist at a time."""
     config = network.config.get_text_config()
-    activation_bytes = CPU_ACTIVATION_BYTES if network.device.type == "cpu" else GPU_ACTIVATION_BYTES
-    tokens = activation_bytes // (16 * getattr(config, "hidden_size", UNKNOWN_WIDTH))
+    tokens = asked_tokens(network)
+    if tokens is None:
+        activation_bytes = CPU_ACTIVATION_BYTES if network.device.type == "cpu" else GPU_ACTIVATION_BYTES
+        tokens = activation_bytes // (16 * getattr(config, "hidden_size", UNKNOWN_WIDTH))
     return max(1, tokens if logits is None else min(tokens, logits // config.vocab_size))
+
+
+def asked_tokens(network: nn.Module) -> int | None:
+    """The `batch_tokens` that somebody asked of this network, by `bundles.devices.move`."""
+    return getattr(network, "batch_tokens", None)
 
 
 def takes(network: nn.Module, option: str) -> bool:

@@ -25,6 +25,7 @@ from transformers import AttentionInterface
 from energylm.config.models import RIGHT_TO_LEFT
 from energylm.errors import ModelError
 from energylm.models.causal import LOGITS_PER_MICRO_BATCH, CausalLanguageModel, log_totals
+from energylm.models.contexts import asked_tokens
 from energylm.models.shared_prefix import VERIFIED, why_not_shared_prefix
 from energylm.models.shared_prefix_attention import switched_attention
 from energylm.numerics.length_batches import length_batches
@@ -163,7 +164,7 @@ def tree_log_probs(
         raise ModelError("the network is in training mode, so dropout would change its probabilities; call .eval()")
     AttentionInterface.register(ATTENTION_NAME, prefix_tree_attention)
     backwards = model.direction == RIGHT_TO_LEFT
-    budget = max(1, logits_at_once // model.vocabulary_size)
+    budget = asked_tokens(model.network) or max(1, logits_at_once // model.vocabulary_size)
     results: list[list[Tensor]] = [[torch.empty(0)] * len(sequences) for sequences in lists]
     pieces = [piece for number, sequences in enumerate(lists) for piece in _pieces(model, number, sequences, budget)]
     sizes = torch.tensor([tree.nodes for *_, tree in pieces], dtype=torch.int64)

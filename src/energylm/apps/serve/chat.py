@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from energylm.apps.security import RefusedRequest
 from energylm.apps.serve.completer import Chat
-from energylm.apps.serve.completions import EVENT_STREAM, answered, chunks, sampling_task, streamed
+from energylm.apps.serve.completions import answered, chunks, sampling_route, sampling_task, streamed
 from energylm.apps.serve.schemas import (
     ChatAnswer,
     ChatChoice,
@@ -39,13 +39,7 @@ DEFAULT_TOKENS = 256  # of an answer; OpenAI's have no limit but the model's
 def chat_router(serving: Serving) -> APIRouter:
     router = APIRouter()
 
-    @router.post(
-        "/v1/chat/completions",
-        response_model=ChatResponse,
-        response_model_exclude_unset=True,
-        responses={200: EVENT_STREAM},
-        summary="Answer a chat by joint sampling",
-    )
+    @sampling_route(router, "/v1/chat/completions", ChatResponse, "Answer a chat by joint sampling")
     async def chat(body: ChatRequest, request: Request, response: Response) -> Any:
         new_tokens = _max_new_tokens(body) or min(DEFAULT_TOKENS, serving.limits.max_tokens)
         task = sampling_task(

@@ -9,12 +9,13 @@ Relations  `chat` has messages for prompts and goes the same way: `sampling_task
 import asyncio
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any
 
 from fastapi import APIRouter, Request
+from fastapi.types import DecoratedCallable
 from starlette.responses import Response, StreamingResponse
 
 from energylm.apps.security import RefusedRequest, safe_json
@@ -41,13 +42,7 @@ END_OF_STREAM = "data: [DONE]\n\n"
 def completions_router(serving: Serving) -> APIRouter:
     router = APIRouter()
 
-    @router.post(
-        "/v1/completions",
-        response_model=CompletionResponse,
-        response_model_exclude_unset=True,
-        responses={200: EVENT_STREAM},
-        summary="Continue prompts by joint sampling",
-    )
+    @sampling_route(router, "/v1/completions", CompletionResponse, "Continue prompts by joint sampling")
     async def completions(body: CompletionRequest, request: Request, response: Response) -> Any:
         new_tokens = body.max_tokens or DEFAULT_TOKENS
         task = sampling_task(body, serving, _prompts(body), max_new_tokens=new_tokens, logprobs=body.logprobs)
@@ -55,6 +50,19 @@ def completions_router(serving: Serving) -> APIRouter:
         return streamed(chunks(answer, body), response) if body.stream else answer
 
     return router
+
+
+def sampling_route(
+    router: APIRouter, path: str, answer: type[SamplingResponse], summary: str
+) -> Callable[[DecoratedCallable], DecoratedCallable]:
+    """The decorator of an endpoint that answers whole, or with a stream of the same in parts."""
+    return router.post(
+        path,
+        response_model=answer,
+        response_model_exclude_unset=True,
+        responses={200: EVENT_STREAM},
+        summary=summary,
+    )
 
 
 def sampling_task(

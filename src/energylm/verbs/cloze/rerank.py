@@ -59,7 +59,7 @@ class Rerank(Verb, ScorerConfig):
     shortcuts: ClassVar = {"step": "grid.step", "highest": "grid.highest"}
     writes = "optional"
     blocks = True
-    apart_from: ClassVar[frozenset[str]] = frozenset({"best", "device"})
+    apart_from: ClassVar[frozenset[str]] = frozenset({"best", "device", "batch_tokens"})
 
     model: Annotated[str | None, Positional("MODEL")] = Field(None, description=f"The scorer: {MODEL}.")
     files: Annotated[Strings, Positional("FILE|-")] = Field(

@@ -162,7 +162,7 @@ def _score(
 
 def kept_identity(scorer: NamedScorer, lists: list[NBest]) -> dict[str, Any]:
     texts = [[hypothesis.text for hypothesis in of_list.hypotheses] for of_list in lists]
-    settings = scorer.model_dump(mode="json", exclude={"model", "device"})
+    settings = scorer.model_dump(mode="json", exclude={"model", "device", "batch_tokens"})
     return {"task": "rerank", "how": settings, "model": scorer_identity(scorer.model), "texts": sha256_of_json(texts)}
 
 

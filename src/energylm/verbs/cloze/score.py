@@ -90,7 +90,7 @@ class Score(Verb, ScorerConfig):
     )
     writes = "optional"
     blocks = True
-    apart_from: ClassVar[frozenset[str]] = frozenset({"device"})
+    apart_from: ClassVar[frozenset[str]] = frozenset({"device", "batch_tokens"})
 
     model: ScoringModel
     source: Annotated[str, Positional("FILE|-")] = Field(
@@ -112,7 +112,7 @@ class Score(Verb, ScorerConfig):
         from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 
         model, output = scorer_place(self.model), job.output
-        how = self.model_dump(mode="json", include=set(ScorerConfig.model_fields) - {"device"})
+        how = self.model_dump(mode="json", include=set(ScorerConfig.model_fields) - {"device", "batch_tokens"})
         form = BlockForm(asdict, ScoredBlock.to_json, ScoredBlock.from_json, size=lambda block: len(block.texts))
         kept = KeptBlocks(output, {"task": "score", "how": how, "model": output and scorer_identity(model)}, form)
         scores, parts, seconds = [], [], 0.0
