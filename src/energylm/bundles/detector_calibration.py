@@ -9,8 +9,10 @@ one, two and four blocks. A text calibrates the span that it falls into by itsel
     length    its own texts are enough: the rate holds for human texts of this length
     together  they are not, but with those of the other small spans: the rate holds for all of these lengths together
     none      not even then: the detector abstains, as below the first span
+    shift     the rate is for texts of another place, all lengths together: the calibration texts are weighted
 
-Over texts of all lengths the rate holds in any case (`estimators.false_positive_threshold`).
+Over texts of all lengths the rate holds in any case (`estimators.false_positive_threshold`), and within each group of
+texts that is large enough in its span. `risks` names what makes any verdict on a text doubtful.
 
 Relations  `verbs.detect.calibrating` fits all of it; `TextRange` says which texts are like those held out.
 """
@@ -29,7 +31,7 @@ from numpy.typing import NDArray
 
 from energylm.data.text_blocks import EncodedText
 from energylm.errors import ModelError
-from energylm.estimators.false_positive_threshold import false_positive_threshold
+from energylm.estimators.false_positive_threshold import GroupRate, false_positive_threshold
 from energylm.records import Record
 
 REFUSED_RATE = 0.02  # at 1 % a few odd texts among real calibration texts let German pass, at 2 % they do not
@@ -90,13 +92,13 @@ class TextRange(Record):
         return replace(measure, limit=limit.threshold, rate=limit.expected_rate, texts=limit.texts)
 
     def strangeness(self, text: EncodedText) -> float:
-        return float(np.sqrt((self._deviations(text) ** 2).mean()))
+        return float(np.sqrt((self.deviations(text) ** 2).mean()))
 
     def complaint(self, text: EncodedText) -> str | None:
         """Why the text is out of range; none if it is not."""
         if self.strangeness(text) <= self.limit:
             return None
-        deviations_J = self._deviations(text)
+        deviations_J = self.deviations(text)
         most = int(np.abs(deviations_J).argmax())
         value = self.medians[most] + deviations_J[most] * self.spreads[most]
         return (
@@ -116,7 +118,7 @@ class TextRange(Record):
     def _sets(self) -> tuple[frozenset[str], frozenset[str]]:
         return frozenset(self.words), frozenset(self.characters)
 
-    def _deviations(self, text: EncodedText) -> NDArray[np.float64]:
+    def deviations(self, text: EncodedText) -> NDArray[np.float64]:
         """(J,) of each feature from its median, in spreads."""
         return np.asarray((_features(text, *self._sets) - np.array(self.medians)) / np.array(self.spreads))
 
@@ -165,7 +167,7 @@ def _usual(of_texts: Iterable[set[str]], texts: int) -> list[str]:
 
 SPANS_IN_BLOCKS = (0.25, 0.5, 1.0, 2.0, 4.0)
 FORMAT = 2  # of the file; 1 had thresholds from whole texts and pieces of longer ones, which kept no promise
-Promise = Literal["length", "together", "none"]
+Promise = Literal["length", "together", "none", "shift"]
 
 
 @dataclass(frozen=True)
@@ -178,12 +180,23 @@ class SpanCalibration(Record):
     threshold: float | None
     false_positive_rate: float | None  # expected at the threshold; at most the asked one
     false_positive_upper: float | None  # stays below this 95 times in 100; known for the promise `length` only
-    human: int  # texts that the threshold comes from: of this length, or of all small spans together
+    human: int  # texts that the threshold comes from: of this length, of all small spans together, or all (weighted)
     machine: int  # texts that, with human ones, scale and shift come from
     promise: Promise = "length"
 
     def log_odds(self, score: float) -> float:
         return self.scale * score + self.shift
+
+
+@dataclass(frozen=True)
+class Shift(Record):
+    """How far the human texts of the calibration carry to the texts of another place."""
+
+    new_texts: int  # unlabelled
+    effective_texts: float  # so many texts of equal weight say as much as the weighted ones
+
+    def __str__(self) -> str:
+        return f"weighted by {self.new_texts:,} unlabelled texts, they count as {self.effective_texts:,.0f}"
 
 
 @dataclass(frozen=True)
@@ -194,6 +207,8 @@ class DetectorCalibration(Record):
     sources: tuple[str, ...]  # names of the files
     text_range: TextRange | None = None  # of the human texts; none: too few to say
     max_tokens: int | None = None  # of each text that were read, from its beginning; none = whole texts
+    groups: tuple[GroupRate, ...] = ()  # of its human texts, at the thresholds above; the worst first
+    shift: Shift | None = None  # of a calibration for another place
 
     format: ClassVar[int] = FORMAT
     computed = ("format",)
@@ -216,6 +231,12 @@ class DetectorCalibration(Record):
 
     def promised(self, span: SpanCalibration) -> str:
         """What holds at the threshold of a span, in words."""
+        if self.shift is not None:
+            return (
+                f"at most {self.asked_rate:.3g} of human texts like {self.shift.new_texts:,} unlabelled ones (by "
+                f"{span.human:,} calibration texts that count as {self.shift.effective_texts:,.0f}, if what was "
+                "measured is all that sets them apart)"
+            )
         lengths = "of lengths that few of them have, together"
         if span.promise == "length":
             lengths = f"of {self.lengths(span)}"

@@ -107,6 +107,10 @@ class DetectionSources(Config):
         "auto", description="auto (by ending), text (a file is a text), lines (a line is a text), jsonl."
     )
     field: str = Field("text", description="The JSON field that holds the text.")
+    group: str | None = Field(
+        None,
+        description="What texts are grouped by, to keep a promise to each group: a JSON field, `folder` or `file`.",
+    )
     part: Part = Field("all", description="all texts, or the train or test part of them by a hash of their beginning.")
     test_fraction: float = Field(0.3, gt=0, lt=1, description="The share of texts in the test part.")
     limit: int | None = Field(None, ge=1, description="At most so many texts of each file and class, evenly spread.")

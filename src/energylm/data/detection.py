@@ -6,7 +6,8 @@
     a folder           all such files in it, in the order of their names
 
 Empty texts and duplicates are left out, and so are texts that stand in both classes, and files of a folder that cannot
-be read (one that is named itself must be readable); all are counted and said. Texts that begin alike (an original and
+be read (one that is named itself must be readable); all are counted and said. A text of more than a million characters
+is no text, and so is one of control characters. Texts that begin alike (an original and
 the sample that continues its beginning, one article cut at two places) fall into the same part of every split, so that
 none is trained on and tested on.
 """
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,6 +32,10 @@ HUMAN: Label = "human"
 MACHINE: Label = "machine"
 GROUP_WORDS = 12  # samples of the usual data sets repeat about 20 words of their original
 MOST_CONTRADICTIONS = 0.1  # of the smaller class: beyond, the labels of the files are mixed up
+MOST_CHARACTERS = 1_000_000  # of a text: a long novel; beyond, a file of many texts was taken for one
+MOST_CONTROLS = 0.05  # of its characters; a text may hold a few by mistake
+FOLDER, FILE = "folder", "file"
+_CONTROLS = str.maketrans("", "", "".join(map(chr, (*range(9), 11, *range(14, 32), 127))))
 
 _ENDINGS: dict[str, TextFormat] = {
     ".txt": "text",
@@ -48,6 +53,7 @@ class LabelledText:
     label: Label
     source: str  # the file as the user named it, without its folder
     name: str  # the file and the line in it
+    subgroup: str = ""  # what the user groups texts by; empty: by nothing
 
     @property
     def group(self) -> str:
@@ -185,33 +191,57 @@ def _file(path: Path, source: str, label: Label, sources: DetectionSources, *, b
         raise DataError(
             f"{path} is no file of pairs (.json with original and sampled); give it as --human or --machine"
         )
-    for number, text in _texts(path, form, label, sources):
+    for number, text, group in _texts(path, form, label, sources):
         name = f"{source}:{number}" if number else source
+        if len(text) > MOST_CHARACTERS:
+            raise DataError(
+                f"{name} has {len(text):,} characters, more than the {MOST_CHARACTERS:,} that one text may have; split "
+                "it, or read its lines as texts with --format lines"
+            )
+        if len(text) - len(text.translate(_CONTROLS)) > MOST_CONTROLS * len(text):
+            raise DataError(
+                f"{name} is no text: more than {MOST_CONTROLS:.0%} of it are control characters; leave it out"
+            )
         try:
             text.encode()
         except UnicodeEncodeError as error:
             broken = ord(error.object[error.start])
             raise DataError(f"{name}: U+{broken:04X} is half a character, not text; mend its escapes") from None
-        yield LabelledText(text, label, source, name)
+        yield LabelledText(text, label, source, name, group)
 
 
-def _texts(path: Path, form: str | None, label: Label, sources: DetectionSources) -> Iterator[tuple[int, str]]:
-    """(number in the file, text); number 0 is the whole file."""
+def _texts(path: Path, form: str | None, label: Label, sources: DetectionSources) -> Iterator[tuple[int, str, str]]:
+    """(number in the file, text, subgroup); number 0 is the whole file."""
+    group = {None: "", FOLDER: path.resolve().parent.name, FILE: path.stem}.get(sources.group)
+    if group is None and form != "jsonl":
+        raise DataError(
+            f"{path} has no fields to group by {sources.group!r}; give JSON lines, or group by folder or file"
+        )
     match form:
         case ".json":
             originals, samples = read_detection_pairs(path)
-            yield from enumerate(originals if label == HUMAN else samples, start=1)
+            chosen = originals if label == HUMAN else samples
+            yield from ((number, text, group or "") for number, text in enumerate(chosen, start=1))
         case "jsonl":
             for number, (line, record) in enumerate(json_records(path), start=1):
-                yield number, text_field(record, sources.field, location=f"{path} line {line}")
+                location = f"{path} line {line}"
+                text = text_field(record, sources.field, location=location)
+                yield number, text, _group_field(record, sources.group, location) if group is None else group
         case "lines":
-            yield from decoded_lines(path)
+            yield from ((number, text, group or "") for number, text in decoded_lines(path))
         case "text":
-            yield 0, "".join(decoded_blocks(path))
+            yield 0, "".join(decoded_blocks(path)), group or ""
         case _:
             raise DataError(
                 f"{path}: its ending does not say what it is; rename it (.txt, .jsonl, .json), or say --format"
             )
+
+
+def _group_field(record: dict[str, Any], name: str | None, location: str) -> str:
+    """A group may be a number, too, and null is a group of its own."""
+    if name not in record:
+        raise DataError(f"{location} has no field {name!r} to group by; it has: {', '.join(record)}")
+    return str(record[name])
 
 
 def read_detection_pairs(path: Path | str) -> tuple[list[str], list[str]]:

@@ -148,8 +148,8 @@ def _misspelt(text: str, share: float, chooser: random.Random) -> str:
         if chooser.random() >= share:
             return match[0]
         place, kind = chooser.randrange(1, len(match[0]) - 2), chooser.randrange(3)
-        before, (first, second), after = match[0][:place], match[0][place : place + 2], match[0][place + 2 :]
-        return before + (second + first, first + first + second, second)[kind] + after
+        first, second = match[0][place], match[0][place + 1]
+        return match[0][:place] + (second + first, first + first + second, second)[kind] + match[0][place + 2 :]
 
     return _WORD.sub(changed, text)
 

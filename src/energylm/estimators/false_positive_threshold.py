@@ -1,4 +1,4 @@
-"""The threshold that calls at most a share α of human texts machine, from n human texts; no assumption on the scores.
+"""Thresholds that call at most a share α of human texts machine, from n human texts; no assumption on the scores.
 
     t = the k-th smallest of n scores,  k = ⌈(n + 1)(1 − α)⌉             split conformal prediction (Vovk et al. 2005)
 
@@ -10,7 +10,17 @@ k must not exceed n, so at least ⌈1/α⌉ − 1 texts are needed. The promise 
 `thresholds_by_group` promises more: α within each group of texts (say, of one length) that is large enough, and α for
 the small groups taken together. A group is small if it has fewer than 1/α of the n + 1 texts, the new one included.
 That does not depend on which of them is new, so ranks are uniform in each large group and in the union of the small
-ones (Mondrian conformal prediction, Vovk et al. 2005 §4.5), and α holds over all texts, too.
+ones (Mondrian conformal prediction, Vovk et al. 2005 §4.5), and α holds over all texts, too. Where the group of a new
+text is not known, `raised_for_groups` takes the highest threshold of the large groups: it keeps α in each of them.
+
+`shifted_threshold` promises α for human texts from elsewhere, of which some were seen without labels. Their density
+over that of the calibration, w(x), is the odds of a classifier between the two; both class labels and scores must hang
+on x alike in both places (covariate shift; Tibshirani et al. 2019).
+
+    t = the smallest score with  Σ_{i: s_i ≤ t} w_i ≥ (1 − α + δ)(Σ_i w_i + B)      over texts with w_i ≤ B
+
+B is a weight that a new text exceeds with probability δ at most (the threshold above, of the m weights seen), so one t
+serves all. Where no score is so large, the weights do not carry: 1/(α − δ) − 1 texts of full weight are needed.
 
 Use it     on human texts that trained nothing, read whole as the new ones are: a piece of a long text is no short text.
 Relations  `discrimination` reports the rate of true positives at such thresholds.
@@ -18,15 +28,20 @@ Relations  `discrimination` reports the rate of true positives at such threshold
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.stats import beta
+from numpy.typing import ArrayLike, NDArray
 
-from energylm.errors import ConfigError, DataError
+from energylm.errors import ConfigError, DataError, extra
+from energylm.records import Record
 
+SPENT_ON_WEIGHTS = 0.2  # of α is δ, if enough new texts came
 _ROUNDING = 1e-9  # keeps (n + 1)·0.99 and 1/0.05 from being rounded up
+_FOLDS = 5
+_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # inverse of L2: strong, since a weak one overstates how far two places are apart
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,9 @@ class FalsePositiveThreshold:
     @property
     def upper_95(self) -> float:
         """Of the rate that these texts lead to, if the texts are independent."""
+        with extra("detect"):
+            from scipy.stats import beta
+
         return float(beta.ppf(0.95, self.texts + 1 - self.rank, self.rank))
 
 
@@ -95,3 +113,126 @@ def thresholds_by_group(human_scores_N: ArrayLike, groups_N: Sequence[Hashable],
     # A group of exactly `needed` texts is large with the new text in it, and small when the new text is in another.
     rest = [score for of in by_group.values() if len(of) <= needed for score in of]
     return GroupThresholds(own, false_positive_threshold(rest, rate) if len(rest) >= needed else None, len(rest))
+
+
+def raised_for_groups(
+    threshold: FalsePositiveThreshold, human_scores_N: ArrayLike, groups_N: Sequence[Hashable]
+) -> FalsePositiveThreshold:
+    """The threshold, which these scores gave, raised so that its rate is also kept within each group that has enough of
+    them, whichever of the groups a new text is from."""
+    own = thresholds_by_group(human_scores_N, groups_N, threshold.asked_rate).own.values()
+    return replace(threshold, threshold=max([threshold.threshold, *(group.threshold for group in own)]))
+
+
+@dataclass(frozen=True)
+class GroupRate(Record):
+    """Human texts of a group that were called machine, with the exact 95 % interval of their share."""
+
+    group: str
+    texts: int
+    flagged: int
+    lower: float
+    upper: float
+
+    computed = ("share",)
+
+    @classmethod
+    def of(cls, group: str, flagged: int, texts: int) -> "GroupRate":
+        with extra("detect"):
+            from scipy.stats import binomtest
+
+        interval = binomtest(flagged, texts).proportion_ci(0.95, method="exact")
+        return cls(group, texts, flagged, float(interval.low), float(interval.high))
+
+    @property
+    def share(self) -> float:
+        return self.flagged / self.texts
+
+    def __str__(self) -> str:
+        return f"{self.flagged:,} of {self.texts:,} ({self.lower:.1%} to {self.upper:.1%})"
+
+
+def rates_by_group(groups_N: Sequence[str], flagged_N: Sequence[bool]) -> tuple[GroupRate, ...]:
+    """The group with the highest share first."""
+    counts: dict[str, list[bool]] = {}
+    for group, flagged in zip(groups_N, flagged_N, strict=True):
+        counts.setdefault(group, []).append(bool(flagged))
+    rates = [GroupRate.of(group, sum(of_group), len(of_group)) for group, of_group in counts.items()]
+    return tuple(sorted(rates, key=lambda rate: (-rate.share, -rate.lower, rate.group)))
+
+
+@dataclass(frozen=True)
+class ShiftedThreshold:
+    """Scores above `threshold` are called machine: at most `asked_rate` of human texts from the new place. None: the
+    calibration texts do not carry so far."""
+
+    threshold: float | None
+    asked_rate: float
+    effective_texts: float  # (Σ w)² / Σ w²: so many texts of equal weight say as much
+    texts: int
+    new_texts: int  # unlabelled, that the weights come from
+
+
+@dataclass(frozen=True)
+class ShiftWeights:
+    """(N,) and (M,) densities of the new place over those of the calibration, at the texts of either."""
+
+    calibration: Floats
+    new: Floats
+
+
+def shift_weights(calibrationD: ArrayLike, new_MD: ArrayLike) -> ShiftWeights:
+    """The odds that a text is new, by logistic regression on D features with both places weighing the same. Each text
+    is judged by a fit on other texts, and the strength of L2 is chosen among these, too."""
+    with extra("detect"):
+        from sklearn.linear_model import LogisticRegressionCV
+        from sklearn.model_selection import StratifiedKFold, cross_val_predict
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+    calibration, new = (np.asarray(part, dtype=np.float64) for part in (calibrationD, new_MD))
+    if min(len(calibration), len(new)) < 2 * _FOLDS:
+        raise DataError(
+            f"weights need {2 * _FOLDS} texts or more of either place, came {len(calibration):,} of the calibration "
+            f"and {len(new):,} new ones; add some"
+        )
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=0)
+    model = LogisticRegressionCV(
+        Cs=_STRENGTHS,
+        cv=folds,
+        class_weight="balanced",
+        scoring="neg_log_loss",
+        l1_ratios=(0.0,),
+        use_legacy_attributes=False,
+    )
+    is_new = np.repeat([0, 1], [len(calibration), len(new)])
+    features = np.concatenate([calibration, new])
+    log_odds = cross_val_predict(
+        make_pipeline(StandardScaler(), model), features, is_new, cv=folds, method="decision_function"
+    )
+    weights = np.exp(log_odds)
+    return ShiftWeights(weights[: len(calibration)], weights[len(calibration) :])
+
+
+def shifted_threshold(human_scores_N: ArrayLike, weights: ShiftWeights, rate: float) -> ShiftedThreshold:
+    """The threshold for human texts of the new place."""
+    scores, seen = np.asarray(human_scores_N, dtype=np.float64).ravel(), len(weights.new)
+    if len(scores) != len(weights.calibration):
+        raise DataError(f"{len(scores)} scores of human text but {len(weights.calibration)} weights; give one a score")
+    if not np.isfinite(scores).all():
+        raise DataError("a score of human text is not finite; the model's weights are damaged")
+    spent = max(SPENT_ON_WEIGHTS * rate, 1 / (seen + 1))
+    if spent >= rate:
+        raise DataError(
+            f"too few new texts: a false-positive rate of {rate:.3g} needs at least {texts_needed(rate) + 1:,}, came "
+            f"{seen:,}; add some"
+        )
+    bound = false_positive_threshold(weights.new, spent)
+    kept = np.flatnonzero(weights.calibration <= bound.threshold)
+    kept = kept[np.argsort(scores[kept], kind="stable")]
+    mass = np.cumsum(weights.calibration[kept])
+    total = mass[-1] if len(mass) else 0.0
+    rank = int(np.searchsorted(mass, (1 - rate + bound.expected_rate) * (total + bound.threshold) * (1 - _ROUNDING)))
+    effective = total**2 / np.square(weights.calibration[kept]).sum() if total > 0 else 0.0
+    threshold = float(scores[kept[rank]]) if rank < len(kept) else None
+    return ShiftedThreshold(threshold, rate, float(effective), len(scores), seen)

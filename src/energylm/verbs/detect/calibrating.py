@@ -4,11 +4,16 @@ A text calibrates the span of lengths (`bundles.detector_calibration`) that it f
 will be: whole, or its beginning (`max_tokens`). A piece cut from a long text scores otherwise than a short text, and a
 threshold from pieces would keep no promise about texts. Human scores give the thresholds, both classes the probability.
 Human text alone moves the thresholds of a detector that has been calibrated before, and leaves its probabilities.
+
+Where texts are grouped (`--group`), a span's threshold is raised until each group with enough texts in it keeps the
+rate. Where unlabelled texts of another place are given (`--like`), the human texts are weighted by how much likelier
+they are there than here, judged by score, length and the cheap features of `TextRange`; both classes say what is likely
+here, so machine texts among the unlabelled ones do not pass for a shift.
 """
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,14 +23,27 @@ import torch
 from numpy.typing import NDArray
 
 from energylm.bundles.detector import Detector
-from energylm.bundles.detector_calibration import DetectorCalibration, Promise, SpanCalibration, TextRange, span_lengths
+from energylm.bundles.detector_calibration import (
+    DetectorCalibration,
+    Promise,
+    Shift,
+    SpanCalibration,
+    TextRange,
+    span_lengths,
+)
 from energylm.bundles.known_models import model_of_run
-from energylm.data.detection import DetectionData, LabelledText, read_detection
+from energylm.data.detection import HUMAN, DetectionData, LabelledText, read_detection, read_unlabelled
 from energylm.data.text_blocks import EncodedText
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.false_positive_threshold import (
     GroupThresholds,
+    ShiftedThreshold,
+    ShiftWeights,
     false_positive_threshold,
+    raised_for_groups,
+    rates_by_group,
+    shift_weights,
+    shifted_threshold,
     texts_needed,
     thresholds_by_group,
 )
@@ -36,7 +54,12 @@ from energylm.training.calibration import Calibration, fit_calibration
 from energylm.verbs.detect.detect import CalibrateDetector
 
 FEWEST_TEXTS = 10  # of each class, below which a probability would be a guess
-PROMISES = {"length": "texts of this length", "together": "with other rare lengths", "none": "none: it abstains"}
+PROMISES = {
+    "length": "texts of this length",
+    "together": "with other rare lengths",
+    "none": "none: it abstains",
+    "shift": "texts like the unlabelled ones",
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +75,8 @@ class CalibrationResult(Record):
             f"calibrated on {self.human:,} human and {self.machine:,} machine texts for a false-positive rate of "
             f"{self.calibration.asked_rate:.3g} over human texts like these, from {self.calibration.shortest} tokens on"
             + ("; whether a text is like these is not checked: too few" if checked is None else "")
+            + (f"; {self.calibration.shift}" if self.calibration.shift is not None else "")
+            + "".join(f"; of the groups, {worst.group} has the most, {worst}" for worst in self.calibration.groups[:1])
         )
 
     @property
@@ -60,7 +85,8 @@ class CalibrationResult(Record):
 
 
 def calibration_table(calibration: DetectorCalibration) -> Table:
-    """A row a span: what is promised to human texts of this length, and how many texts it rests on."""
+    """A row a span: what is promised to human texts of this length, and how many texts it rests on. Then a row a group
+    of its human texts, the worst first."""
     checked = calibration.text_range
     refused = "not checked (too few texts)" if checked is None else f"refused with probability {checked.rate:.3g}"
     return Table(
@@ -78,6 +104,10 @@ def calibration_table(calibration: DetectorCalibration) -> Table:
                 span.shift,
             ]
             for span in calibration.spans
+        ]
+        + [
+            [f"group {rate.group}", "see its lengths", rate.texts, rate.share, rate.upper, None, None, None, None]
+            for rate in calibration.groups
         ],
         convention=f"a new human text like the {'beginnings of ' if calibration.max_tokens else ''}texts of the "
         f"calibration scores above the threshold with the probability of false positives, at most "
@@ -89,12 +119,10 @@ def calibration_table(calibration: DetectorCalibration) -> Table:
 def calibrate(verb: CalibrateDetector, *, output: Path | None = None) -> CalibrationResult:
     """Fit the calibration and put it into the detector's folder; with `output` into a copy's, and the detector stays as
     it is (in a recipe it is another step's product, known by a key that does not name this calibration)."""
-    detector, data = open_inputs(verb)
+    detector, data, new = open_inputs(verb)
     calibration = fit_detector(
-        *(
-            ScoredTexts.of(detector, encoded(detector, texts, max_tokens=verb.max_tokens))
-            for texts in (data.human, data.machine)
-        ),
+        *(scored(detector, texts, max_tokens=verb.max_tokens) for texts in (data.human, data.machine)),
+        new=scored(detector, new, max_tokens=verb.max_tokens) if new else None,
         block_tokens=detector.blocks.tokens,
         rate=verb.fpr,
         sources=sorted({text.source for text in data.texts}),
@@ -108,9 +136,10 @@ def calibrate(verb: CalibrateDetector, *, output: Path | None = None) -> Calibra
     return CalibrationResult(folder, len(data.human), len(data.machine), saved)
 
 
-def open_inputs(verb: CalibrateDetector) -> tuple[Detector, DetectionData]:
-    """Check everything that can be checked without scoring a text."""
+def open_inputs(verb: CalibrateDetector) -> tuple[Detector, DetectionData, list[LabelledText]]:
+    """Check everything that can be checked without scoring a text: the detector, labelled texts, those without."""
     data = read_detection(verb.data)
+    new = read_unlabelled(verb.like, form=verb.data.format, field=verb.data.field).texts
     if len(data.human) < texts_needed(verb.fpr):
         false_positive_threshold(np.zeros(len(data.human)), verb.fpr)  # says how many are needed
     detector = open_detector(verb.detector, blocks=verb.text_blocks, calibrated=not data.machine)
@@ -129,8 +158,8 @@ def open_inputs(verb: CalibrateDetector) -> tuple[Detector, DetectionData]:
             f"{learnt:,} of {len(data.texts):,} texts were trained on: their scores are too good, so the threshold "
             "will be too low for new texts; calibrate on others"
         )
-    say(data.describe())
-    return detector, data
+    say(data.describe() + (f"; {len(new):,} unlabelled ones of another place" if new else ""))
+    return detector, data, [LabelledText(text, HUMAN, name, name) for name, text in new if text.strip()]
 
 
 def open_detector(name: str, **options: Any) -> Detector:
@@ -145,22 +174,47 @@ def open_detector(name: str, **options: Any) -> Detector:
 class ScoredTexts:
     texts: Sequence[EncodedText]
     scores: NDArray[np.float64]
+    groups: Sequence[str] = ()  # one a text, where the user groups them
 
     @classmethod
     def of(cls, detector: Detector, texts: Sequence[EncodedText]) -> "ScoredTexts":
         return cls(texts, detector.scores(texts))
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """(N,) in tokens."""
+        return np.array([len(text) for text in self.texts], dtype=np.int64)
+
+    def span_numbers(self, shortest: Sequence[int]) -> NDArray[np.int64]:
+        """(N,) the number of each text's span, which begin at so many tokens; −1: too short for any."""
+        return np.searchsorted(np.array(shortest), self.lengths, side="right") - 1
+
     def in_spans(self, shortest: Sequence[int]) -> list[NDArray[np.float64]]:
-        """The scores of the texts that fall into each span, which begin at so many tokens."""
-        lengths_N = np.array([len(text) for text in self.texts], dtype=np.int64)
-        spans_N = np.searchsorted(np.array(shortest), lengths_N, side="right") - 1  # -1: too short for any
-        return [self.scores[spans_N == number] for number in range(len(shortest))]
+        """The scores of the texts that fall into each span."""
+        return [self.scores[self.span_numbers(shortest) == number] for number in range(len(shortest))]
+
+    def where(self, kept_N: NDArray[np.bool_]) -> "ScoredTexts":
+        """Those of the texts."""
+        numbers = np.flatnonzero(kept_N).tolist()
+        groups = [self.groups[number] for number in numbers] if self.groups else ()
+        return ScoredTexts([self.texts[number] for number in numbers], self.scores[numbers], groups)
+
+
+def scored(detector: Detector, texts: Sequence[LabelledText], *, max_tokens: int | None) -> ScoredTexts:
+    """The texts that have tokens, as far as they are read, with their scores and groups."""
+    read = _read(detector, texts, max_tokens=max_tokens)
+    all_scored = ScoredTexts.of(detector, read)
+    return replace(all_scored, groups=[text.subgroup for text in texts]).where(all_scored.lengths > 0)
 
 
 def encoded(detector: Detector, texts: Sequence[LabelledText], *, max_tokens: int | None = None) -> list[EncodedText]:
     """The tokens of texts that have any, as far as they are read."""
+    return [text for text in _read(detector, texts, max_tokens=max_tokens) if len(text)]
+
+
+def _read(detector: Detector, texts: Sequence[LabelledText], *, max_tokens: int | None) -> list[EncodedText]:
     read = detector.reader.encode([text.text for text in texts])
-    return [text if max_tokens is None else text.cut(0, max_tokens) for text in read if len(text)]
+    return [text if max_tokens is None else text.cut(0, max_tokens) for text in read]
 
 
 def fit_detector(
@@ -172,9 +226,12 @@ def fit_detector(
     sources: Sequence[str],
     max_tokens: int | None = None,
     earlier: DetectorCalibration | None = None,
+    new: ScoredTexts | None = None,
 ) -> DetectorCalibration:
-    """The calibration on these texts. `earlier` gives the probabilities where no machine text came."""
+    """The calibration on these texts. `earlier` gives the probabilities where no machine text came; `new` ones, without
+    labels, are from the place that the threshold is for, if it is another."""
     shortest = span_lengths(block_tokens)
+    human, machine = (texts.where(texts.lengths >= shortest[0]) for texts in (human, machine))
     human_S, machine_S = human.in_spans(shortest), machine.in_spans(shortest)
     enough, enough_machine = sum(map(len, human_S)), sum(map(len, machine_S))
     if enough < texts_needed(rate) or (earlier is None and min(enough, enough_machine) < FEWEST_TEXTS):
@@ -183,8 +240,13 @@ def fit_detector(
             f"{shortest[0]} tokens or more, came {enough:,}, and probabilities {FEWEST_TEXTS} of each class, came "
             f"{enough_machine:,} machine texts; add some, or ask for a higher rate"
         )
-    groups = [number for number, of_span in enumerate(human_S) for _ in of_span]
-    thresholds = thresholds_by_group(np.concatenate(human_S), groups, rate)
+    spans_N = human.span_numbers(shortest)
+    thresholds = _raised(thresholds_by_group(human.scores, spans_N.tolist(), rate), human, spans_N)
+    text_range, shifted = TextRange.of(human.texts), None
+    if new is not None:
+        new = new.where(new.lengths >= shortest[0])
+        shifted = _shifted(human, machine, new, text_range, rate)
+        text_range = TextRange.of(new.texts)
 
     @cache
     def of_all_lengths() -> Calibration:
@@ -200,14 +262,70 @@ def fit_detector(
         else:
             log_odds, machines = of_all_lengths(), enough_machine
         spans.append(_span(tokens, thresholds, number, log_odds, machines))
+    if shifted is not None:
+        spans = [replace(span, **_of_shift(shifted)) for span in spans]
+    limits_N = np.array([np.inf if spans[s].threshold is None else spans[s].threshold for s in spans_N])
     return DetectorCalibration(
         tuple(spans),
         rate,
         weights_sha256="",
         sources=tuple(sources),
-        text_range=TextRange.of([text for text in human.texts if len(text) >= shortest[0]]),
+        text_range=text_range,
         max_tokens=max_tokens,
+        groups=rates_by_group(human.groups, (human.scores > limits_N).tolist()) if any(human.groups) else (),
+        shift=None if shifted is None else Shift(shifted.new_texts, shifted.effective_texts),
     )
+
+
+def _raised(thresholds: GroupThresholds, human: ScoredTexts, spans_N: NDArray[np.int64]) -> GroupThresholds:
+    """With the rate kept within the user's groups, too, in each large span and in the small ones together."""
+    if not any(human.groups):
+        return thresholds
+    raised = {}
+    for number, threshold in thresholds.own.items():
+        of_span = human.where(spans_N == number)
+        raised[number] = raised_for_groups(threshold, of_span.scores, of_span.groups)
+    rest = thresholds.rest
+    if rest is not None:
+        sizes = np.bincount(spans_N)
+        small = human.where(sizes[spans_N] <= texts_needed(rest.asked_rate))
+        rest = raised_for_groups(rest, small.scores, small.groups)
+    return replace(thresholds, own=raised, rest=rest)
+
+
+def _shifted(
+    human: ScoredTexts, machine: ScoredTexts, new: ScoredTexts, text_range: TextRange | None, rate: float
+) -> ShiftedThreshold:
+    """The threshold for texts of the place that `new` ones are from."""
+
+    def features(texts: ScoredTexts) -> NDArray[np.float64]:
+        columns = [texts.scores[:, None], np.log(texts.lengths)[:, None]]
+        if text_range is not None and len(texts.texts):
+            columns.append(np.stack([text_range.deviations(text) for text in texts.texts]))
+        return np.concatenate(columns, axis=1) if len(texts.texts) else np.zeros((0, 0))
+
+    here = [features(texts) for texts in (human, machine) if len(texts.texts)]
+    weights = shift_weights(np.concatenate(here), features(new))
+    of_human = ShiftWeights(weights.calibration[: len(human.texts)], weights.new)
+    shifted = shifted_threshold(human.scores, of_human, rate)
+    if shifted.threshold is None:
+        raise DataError(
+            f"the calibration texts do not carry to the {len(new.texts):,} new ones: weighted by these, "
+            f"{len(human.texts):,} human texts count as {shifted.effective_texts:,.0f}, too few for a false-positive "
+            f"rate of {rate:.3g}; add human texts like the new ones to --human, or ask for a higher rate"
+        )
+    return shifted
+
+
+def _of_shift(shifted: ShiftedThreshold) -> dict[str, Any]:
+    """What a span says of a threshold for another place."""
+    return {
+        "threshold": shifted.threshold,
+        "false_positive_rate": shifted.asked_rate,
+        "false_positive_upper": None,
+        "human": shifted.texts,
+        "promise": "shift",
+    }
 
 
 def _probability(human_N: NDArray[np.float64], machine_M: NDArray[np.float64]) -> Calibration:

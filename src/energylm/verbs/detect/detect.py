@@ -1,34 +1,37 @@
 """A detector that tells machine text from human text: `energylm detect train | calibrate | eval | run`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from energylm.config.base import Strings
+from energylm.config.base import Strings, listed
 from energylm.config.models import MEAN, Pooling
 from energylm.config.texts import BlockConfig, DetectionSources, TextFormat
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
-from energylm.config.vocabulary import ENCODER
+from energylm.config.vocabulary import ENCODER, LANGUAGE_MODEL
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.registry import DETECTORS
-from energylm.verbs.verb import Positional, TrainingVerb, Verb
+from energylm.verbs.verb import Flag, Positional, TrainingVerb, Verb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.detect.calibrating import CalibrationResult
+    from energylm.verbs.detect.combining import CombinedRun
     from energylm.verbs.detect.evaluating import DetectorEvaluation
     from energylm.verbs.detect.judging import Detections
     from energylm.verbs.detect.training import DetectorRun
 
 STDIN = "-"
-SOURCES = {name: f"data.{name}" for name in ("human", "machine", "pairs", "format", "field", "part")}
+DEFAULT = "default"  # as a detector's name: the one that comes with the package
+SOURCES = {name: f"data.{name}" for name in ("human", "machine", "pairs", "format", "field", "group", "part")}
 DetectorFolder = Annotated[
     str,
     Positional("DETECTOR"),
     Field(
-        description="A detector's folder (OUTPUT/model of `energylm detect train`), or NAME or NAME:TEXT of one that "
-        "was registered."
+        description="A detector's folder (OUTPUT/model of `energylm detect train`), `default`, the one that comes with "
+        "the package, or NAME or NAME:TEXT of one that was registered."
     ),
 ]
 
@@ -110,17 +113,76 @@ class TrainDetector(TrainingVerb):
         return count_detector_training(self, around)
 
 
+class CombineFeatures(Verb):
+    """Weigh features of a language model's surprise into a detector that carries to generators and domains not seen.
+
+    A few dozen numbers a text (log-likelihood, rank, entropy, curvature: their means, quantiles and order) and a
+    logistic regression that is fitted across generators and domains. Every generator and every domain is left out in
+    turn, and told is how well its texts are judged without it. Texts held out calibrate the detector.
+    """
+
+    examples = (
+        "energylm detect combine --pairs xsum_gpt2-xl.json --pairs writing_opt.json --pairs xsum_opt.json -o runs/all",
+        "energylm detect combine --pairs 'news_a.json' --human essays.jsonl --machine essays_gpt.jsonl "
+        "--domain news=news* --domain essays=essays* -o runs/two",
+        "energylm detect combine --pairs xsum_gpt2-xl.json --features curvature --fpr 0.05 --output runs/curvature",
+    )
+    shortcuts: ClassVar = SOURCES
+    writes = "required"
+    product = "model"
+    blocks = True
+
+    data: DetectionSources = Field(DetectionSources(), description="What it learns from.")
+    language_model: Annotated[str, Flag("--lm")] = Field(
+        LANGUAGE_MODEL, description="Whose surprise is measured: a model folder, a known model or a hub name."
+    )
+    encoder: str | None = Field(
+        None, description="A detector (`energylm detect train`) whose score is a feature, too; none = no encoder."
+    )
+    features: Strings = Field(
+        ("zero-shot", "distribution", "order"),
+        min_length=1,
+        description="Groups of features, or features by name, e.g. curvature alone for a calibrated zero-shot score.",
+    )
+    domain: Strings = Field((), description="NAME=PATTERN: files whose texts are of a domain, e.g. news=xsum*.")
+    generator: Strings = Field((), description="NAME=PATTERN: files of a generator and of the human texts beside it.")
+    max_tokens: int = Field(256, ge=16, description="Tokens of each text that are read, from its beginning.")
+    calibration_fraction: float = Field(0.2, gt=0, lt=0.5, description="Share of texts held out for the calibration.")
+    fpr: float = Field(0.05, gt=0, lt=1, description="Share of human texts that may be called machine.")
+    resamples: int = Field(1000, ge=1, description="Bootstrap resamples, by text.")
+    seed: int = Field(0, ge=0, description="Of the bootstrap.")
+
+    @model_validator(mode="after")
+    def _has_patterns(self) -> Self:
+        if bad := [each for each in (*self.domain, *self.generator) if not all(each.partition("="))]:
+            raise ValueError(f"{bad[0]!r} is no NAME=PATTERN; write e.g. news=xsum*")
+        return self
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        from energylm.verbs.detect.combining import describe_combination
+
+        return describe_combination(self)
+
+    def run(self, job: Job = DEFAULT_JOB) -> "CombinedRun":
+        from energylm.verbs.detect.combining import combine
+
+        return combine(self, job)
+
+
 class CalibrateDetector(Verb):
     """Choose the threshold for a false-positive rate on your own human text; with machine text also the probabilities.
 
     The calibration is kept in the detector's folder, or with --output in that of a copy, OUTPUT/model. A rate of 1 %
-    needs at least 99 human texts, one of 5 % needs 19; as many of one length promise it for texts of that length. An
-    energy that reads text becomes a detector this way.
+    needs at least 99 human texts, one of 5 % needs 19; as many of one length promise it for texts of that length, and
+    as many of one group (--group) for that group. Texts without labels from another place (--like) move the promise
+    there, if the human texts reach so far. An energy that reads text becomes a detector this way.
     """
 
     examples = (
         "energylm detect calibrate runs/detector/model --human my_essays/ --fpr 0.01",
         "energylm detect calibrate runs/energy/model --human human.jsonl --machine machine.jsonl --fpr 0.05",
+        "energylm detect calibrate runs/detector/model --human essays.jsonl --group first_language --fpr 0.05",
+        "energylm detect calibrate runs/detector/model --human essays/ --like submissions/ --fpr 0.05 -o runs/here",
     )
     shortcuts: ClassVar = SOURCES
     writes = "optional"
@@ -130,6 +192,9 @@ class CalibrateDetector(Verb):
         description="A detector's folder (OUTPUT/model of `energylm detect train`), or an energy's that reads text."
     )
     data: DetectionSources = Field(DetectionSources(), description="Human text, and machine text if there is any.")
+    like: Strings = Field(
+        (), description="Texts without labels from the place where the detector will be used, if it is another."
+    )
     fpr: float = Field(0.01, gt=0, lt=1, description="Share of human texts like these that may be called machine.")
     text_blocks: BlockConfig | None = Field(
         None, description="For an energy that is no detector yet; none = the usual."
@@ -141,8 +206,9 @@ class CalibrateDetector(Verb):
     def check(self, job: Job = DEFAULT_JOB) -> str:
         from energylm.verbs.detect.calibrating import open_inputs
 
-        _, data = open_inputs(self)
-        return f"would calibrate {self.detector} for {self.fpr:.3g} on {data.describe()}"
+        _, data, new = open_inputs(self)
+        elsewhere = f", for texts like {len(new):,} unlabelled ones" if new else ""
+        return f"would calibrate {self.detector} for {self.fpr:.3g} on {data.describe()}{elsewhere}"
 
     def run(self, job: Job = DEFAULT_JOB) -> "CalibrationResult":
         from energylm.verbs.detect.calibrating import calibrate
@@ -224,11 +290,13 @@ class EvaluateDetector(Verb):
 class RunDetector(Verb):
     """Human, machine, or an abstention with its reason: a JSON line a text, with the scores of its blocks.
 
-    Standard input is one text, unless --format says lines or jsonl. With --output finished portions of 512 texts are
+    Without a detector the package's own judges, by the surprise of SmolLM2 (fetched on first use); it says which texts
+    it was calibrated on. Standard input is one text, unless --format says lines or jsonl. With --output finished portions of 512 texts are
     kept, and a killed run goes on when run again.
     """
 
     examples = (
+        "energylm detect run essay.txt --table",
         "energylm detect run runs/detector/model essay.txt --table",
         "energylm detect run runs/detector/model submissions/ --html submissions.html > verdicts.jsonl",
         "cat article.txt | energylm detect run runs/detector/model -",
@@ -237,7 +305,7 @@ class RunDetector(Verb):
     blocks = True
     apart_from: ClassVar[frozenset[str]] = frozenset({"table", "html"})
 
-    detector: DetectorFolder
+    detector: DetectorFolder = DEFAULT
     files: Annotated[Strings, Positional("FILE|FOLDER|-")] = Field(
         (), description="Texts: .txt, .jsonl, .json, folders; - is standard input."
     )
@@ -251,6 +319,18 @@ class RunDetector(Verb):
     )
     table: bool = Field(False, description="Print a table for people, not JSON lines.")
     html: Path | None = Field(None, description="Write a page on which the blocks of each text are coloured.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_begin_with_a_text(cls, values: Any) -> Any:
+        """Where the first path is no model, it is a text, and the detector is the package's own."""
+        if not isinstance(values, Mapping) or not (first := str(values.get("detector") or "")):
+            return values
+        from energylm.bundles.known_models import is_model
+
+        is_text = first == STDIN or (Path(first).expanduser().exists() and not is_model(first))
+        files = listed(values.get("files") or ())
+        return {**values, "detector": DEFAULT, "files": (first, *files)} if is_text else values
 
     @model_validator(mode="after")
     def _has_texts(self) -> Self:
@@ -274,7 +354,8 @@ class RunDetector(Verb):
         missing = next((path for path in self.paths if not Path(path).expanduser().exists()), None)
         if missing is not None:
             raise ConfigError(f"{missing} does not exist; give a file or a folder")
-        detector = self.detector if DETECTORS.named(self.detector) else locate(self.detector)
+        is_named = self.detector == DEFAULT or DETECTORS.named(self.detector)
+        detector = self.detector if is_named else locate(self.detector)
         return f"would judge {len(self.text)} texts and {len(self.files)} files or folders with {detector}"
 
     def run(self, job: Job = DEFAULT_JOB) -> "Detections":
