@@ -9,6 +9,7 @@ from energylm.errors import ModelError
 from energylm.models import decoders, shared_prefix
 from energylm.models.decoders import PlainDecoder, decoder_for
 from energylm.models.gated_convolution import ConvolutionDecoder
+from energylm.models.packed import PackedDecoder
 from energylm.models.presets import build_network
 from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_shared_prefix
 from energylm.models.shared_prefix_attention import ATTENTION_NAME
@@ -28,7 +29,8 @@ def bloom():
     return transformers.BloomForCausalLM(config).eval()
 
 
-def test_a_verified_family_shares_prefixes_and_leaves_no_trace():
+def test_a_verified_family_shares_prefixes_and_leaves_no_trace(monkeypatch):
+    monkeypatch.setattr(decoders, "why_not_packed", lambda network: "its family is of another form")
     network = gpt2()
     decoder = decoder_for(network)
     assert isinstance(decoder, SharedPrefixDecoder)
@@ -83,7 +85,7 @@ def test_an_unknown_family_that_changes_attention_is_found_out(monkeypatch):
                 block.attn.scaling /= 2
 
     monkeypatch.setattr(SharedPrefixDecoder, "step", wrong)
-    assert why_not_shared_prefix(network) == "shared-prefix logits differ from a plain forward pass"
+    assert why_not_shared_prefix(network) == "its logits differ from those of a plain forward pass"
 
 
 def test_an_unknown_family_that_breaks_falls_back(monkeypatch):
@@ -112,7 +114,7 @@ def test_a_convolution_has_its_own_decoder():
     assert isinstance(decoder_for(network), ConvolutionDecoder)
 
 
-@pytest.mark.parametrize("decoder_class", [SharedPrefixDecoder, PlainDecoder])
+@pytest.mark.parametrize("decoder_class", [PackedDecoder, SharedPrefixDecoder, PlainDecoder])
 def test_misuse_is_refused_with_the_cure(decoder_class):
     decoder = decoder_class(gpt2())
     with pytest.raises(ModelError, match="a context is empty"):

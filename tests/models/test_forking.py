@@ -11,6 +11,7 @@ import transformers
 from energylm.contracts import ForkingDecoder
 from energylm.models.decoders import ForbiddenTokensDecoder, PlainDecoder, ProductDecoder
 from energylm.models.gated_convolution import ConvolutionDecoder
+from energylm.models.packed import PackedDecoder
 from energylm.models.presets import build_network
 from energylm.models.shared_prefix import SharedPrefixDecoder
 from energylm.testing import TabularLanguageModel
@@ -42,6 +43,7 @@ def convolution():
 
 DECODERS = {
     "shared prefix": lambda: SharedPrefixDecoder(gpt2(0)),
+    "packed": lambda: PackedDecoder(gpt2(0)),
     "plain": lambda: PlainDecoder(gpt2(0)),
     "convolution": lambda: ConvolutionDecoder(convolution()),
     "product": lambda: ProductDecoder([SharedPrefixDecoder(gpt2(0)), PlainDecoder(gpt2(1))]),

@@ -1,4 +1,4 @@
-"""The shared-prefix decoder against plain forward passes, family by family.
+"""The shared-prefix decoder, and the packed one, against plain forward passes, family by family.
 
 Two routes: (a) one plain forward pass over context + continuation, no cache, no padding; (b) prefill, fork, step. Their
 logits must agree to 1e-4 in float32 for contexts of unequal length and several copies with different continuations.
@@ -11,6 +11,7 @@ import transformers
 
 from energylm.models import shared_prefix_attention
 from energylm.models.decoders import PlainDecoder
+from energylm.models.packed import PackedDecoder, why_not_packed
 from energylm.models.shared_prefix import VERIFIED, SharedPrefixDecoder
 
 SIZES = {
@@ -45,14 +46,29 @@ FAMILIES = {
     "gemma3_text": SIZES | {"sliding_window": 5, "query_pre_attn_scalar": 8} | HEAD_WIDTH,
     "gpt_oss": SIZES | {"sliding_window": 5, "num_local_experts": 4, "num_experts_per_tok": 2} | HEAD_WIDTH,
 }  # fmt: skip
+LONG = {"rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 32}
+PACKED = {
+    "gpt2": ("gpt2", {}),
+    "llama": ("llama", {}),
+    "llama, one head of keys, wide heads": ("llama", {"num_key_value_heads": 1, "head_dim": 16}),
+    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama, slower rotation": ("llama", {"rope_parameters": {"rope_type": "linear"} | LONG}),
+    "llama, rotation by frequency": (
+        "llama",
+        {"rope_parameters": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0} | LONG},
+    ),
+    "llama, scaled rotation": ("llama", {"rope_parameters": {"rope_type": "yarn"} | LONG}),
+    "qwen2": ("qwen2", {}),
+    "mistral without a window": ("mistral", {"sliding_window": None}),
+}  # name → family, and what differs from FAMILIES
 CONTEXTS = [[5, 17, 3, 44, 90, 8, 23, 61, 70, 11], [9, 2, 31, 7], [13, 50, 6, 88, 29, 4, 77]]
 COPIES, NEW = 3, 9
 
 
-def make_network(family: str) -> transformers.PreTrainedModel:
+def make_network(family: str, **changes) -> transformers.PreTrainedModel:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        config = transformers.AutoConfig.for_model(family, **FAMILIES[family])
+        config = transformers.AutoConfig.for_model(family, **FAMILIES[family] | changes)
         network = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         for parameter in network.parameters():  # wide enough that attention is far from uniform
             parameter.data.normal_(0, 0.3) if parameter.dim() > 1 else parameter.data.normal_(0.5, 0.3)
@@ -92,6 +108,16 @@ def test_logits_equal_a_plain_forward_pass(family, decoder_class):
     torch.testing.assert_close(decoder_logits(decoder_class(network)), expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_logits_equal_a_plain_forward_pass(name):
+    family, changes = PACKED[name]
+    network = make_network(family, **changes)
+    assert why_not_packed(network) is None
+    expected = plain_logits(network)
+    assert expected.std() > 0.05
+    torch.testing.assert_close(decoder_logits(PackedDecoder(network)), expected, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_several_tokens_at_once_equal_one_by_one(family):
     """Scoring continuations reads all their tokens in one pass: causal among themselves, one prefix for all."""
@@ -117,11 +143,12 @@ def test_a_window_ignored_is_noticed(monkeypatch):
     assert (decoder_logits(SharedPrefixDecoder(network)) - plain_logits(network)).abs().max() > 0.1
 
 
-def test_padding_ignored_is_noticed(monkeypatch):
+@pytest.mark.parametrize("decoder_class", [SharedPrefixDecoder, PackedDecoder])
+def test_padding_ignored_is_noticed(decoder_class, monkeypatch):
     """Deliberate mistake: the padding of shorter contexts attended to."""
     monkeypatch.setattr(shared_prefix_attention.Prefix, "padded", False)
     network = make_network("gpt2")
-    assert (decoder_logits(SharedPrefixDecoder(network)) - plain_logits(network)).abs().max() > 0.1
+    assert (decoder_logits(decoder_class(network)) - plain_logits(network)).abs().max() > 0.1
 
 
 def test_every_verified_family_is_tested():

@@ -187,11 +187,11 @@ def why_not_plain(decoder: Decoder, network: PreTrainedModel) -> str | None:
         steps = [logits_BV.repeat_interleave(2, dim=0)]
         steps += [decoder.step(state, token.expand(4)) for token in continuation]
     except Exception as error:  # whatever an unknown family raises, the plain decoder serves it
-        return f"shared-prefix attention failed on it ({type(error).__name__})"
+        return f"the decoder failed on it ({type(error).__name__})"
     for row, context in enumerate(contexts):
         sequence = torch.cat([torch.tensor(context, device=ids.device), continuation])
         expected_TV: Tensor = network(input_ids=sequence[None]).logits[0, len(context) - 1 :]
         got_TV = torch.stack([logits[2 * row + 1] for logits in steps])
         if not torch.allclose(got_TV, expected_TV, rtol=0, atol=_CHECK_TOLERANCE * float(expected_TV.abs().max())):
-            return "shared-prefix logits differ from a plain forward pass"
+            return "its logits differ from those of a plain forward pass"
     return None
