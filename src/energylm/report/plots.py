@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from energylm.plots import LinePlot, Series, png_of
+from energylm.errors import extra
+from energylm.plots import COLOURS, LinePlot, Series, png_of
 
-__all__ = ["HeatMap", "LinePlot", "Series", "histogram_plot", "loss_plot"]
+__all__ = ["Effect", "ForestPlot", "HeatMap", "LinePlot", "Series", "histogram_plot", "loss_plot"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class HeatMap:
         return axes | {"values": [list(row) for row in self.values], "marks": [list(row) for row in self.marks]}
 
     def png(self) -> bytes:
-        from matplotlib.figure import Figure
+        with extra("report"):
+            from matplotlib.figure import Figure
 
         width, height = max(4.0, 1.3 * len(self.columns) + 2.4), max(2.4, 0.62 * len(self.rows) + 1.3)
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -59,6 +61,50 @@ class HeatMap:
         axes.set_ylabel(self.y_label)
         figure.colorbar(image)
         return png_of(figure)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A relative difference with its interval, beside the one that it is compared with."""
+
+    name: str
+    value: float
+    interval: tuple[float, float] | None = None
+    reference: float | None = None
+
+
+@dataclass(frozen=True)
+class ForestPlot:
+    """One row for each effect around the line of no difference; far ones come nearer, by a logarithm beyond 10 %."""
+
+    effects: Sequence[Effect]
+    x_label: str
+
+    def png(self) -> bytes:
+        with extra("report"):
+            from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(11.0, 1.2 + 0.17 * len(self.effects)), layout="constrained")
+        axes = figure.add_subplot()
+        for row, effect in enumerate(self.effects):
+            colour = COLOURS[0] if effect.value > 0 else COLOURS[1]
+            if effect.interval is not None:
+                axes.plot(effect.interval, (row, row), color=colour, linewidth=1.5)
+            axes.plot(effect.value, row, marker="o", markersize=4, color=colour, linestyle="none")
+            if effect.reference is not None:
+                axes.plot(effect.reference, row, marker="|", markersize=7, color="black", linestyle="none")
+        axes.axvline(0, color="grey", linewidth=0.8)
+        axes.set_xscale("symlog", linthresh=0.1)
+        axes.set_yticks(range(len(self.effects)), [_shortened(effect.name) for effect in self.effects], size=6)
+        axes.set_ylim(len(self.effects), -1)
+        axes.set_xlabel(f"{self.x_label} (dot: here, blue as published; stroke: published)")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25, axis="x")
+        return png_of(figure)
+
+
+def _shortened(name: str, longest: int = 100) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
 
 
 def loss_plot(train: Sequence[tuple[int, float]], validation: Sequence[tuple[int, float]], *, unit: str) -> LinePlot:

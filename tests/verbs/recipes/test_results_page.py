@@ -1,4 +1,4 @@
-"""docs/results.md is generated: the committed page equals what the kept JSON files give."""
+"""The pages of results are generated: the committed ones equal what the kept JSON files give."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,16 @@ import pytest
 from energylm.errors import DataError
 from energylm.report.report import Numbers, Text, write_report
 from energylm.tables import Table
-from energylm.verbs.recipes.results_page import results_page
+from energylm.verbs.recipes.claims import claims_table, judge
+from energylm.verbs.recipes.recipe import load_recipe, recipe_names
+from energylm.verbs.recipes.results_page import (
+    NOT_JUDGED,
+    claims_of,
+    forest,
+    pages,
+    published_effect,
+    write_pages,
+)
 
 DOCS = Path(__file__).parents[3] / "docs"
 BENCH = {
@@ -22,8 +31,12 @@ BENCH = {
 }
 
 
-def test_the_committed_page_is_the_generated_one():
-    assert (DOCS / "results.md").read_text(encoding="utf-8") == results_page(DOCS / "results"), "run `make results`"
+def test_the_committed_pages_are_the_generated_ones():
+    generated = pages(DOCS / "results")
+    committed = {path: (DOCS / path).read_text(encoding="utf-8") for path in generated}
+    assert committed == generated, "run `make results`"
+    stray = {f"results/{file.name}" for file in (DOCS / "results").glob("*.md")} - {*generated, "results/notes.md"}
+    assert stray == set() and (DOCS / "results" / "forest.png").is_file()
 
 
 def test_a_benchmark_and_a_report_by_hand(tmp_path):
@@ -31,41 +44,107 @@ def test_a_benchmark_and_a_report_by_hand(tmp_path):
     table = Table(["what", "value"], [["perplexity", 12.5]], convention="per token")
     write_report(tmp_path / "run", title="A run", sections=[Text("Words", "Made by: a command"), Numbers("Fit", table)])
     (tmp_path / "run" / "results.json").rename(tmp_path / "run.json")
-    page = results_page(tmp_path)
+    made = pages(tmp_path)
+    page = made["results/benchmarks.md"]
     assert "| speed | 6.543 | ≥ 6 | yes |" in page
     assert "| memory | 1.3 | ≤ 1.2 | no |" in page  # a bar that does not hold is shown as such
     assert "- tokens/s: 1.235e+04" in page
+    page = made["results/reports.md"]
     assert "### Fit\n\n| what | value |\n| --- | ---: |\n| perplexity | 12.5 |\n\n*per token*" in page
     assert "## A run\n\n`run.json`\n\nMade by: a command\n\n### Fit" in page
-    assert page.index("## bench toy") < page.index("## A run")
+    assert "- [benchmarks](results/benchmarks.md)\n- [reports](results/reports.md)" in made["results.md"]
+    assert "| toy | 1 | 2 |" in made["results.md"]
 
 
-def test_claims_and_bars_are_counted_first(tmp_path):
-    (tmp_path / "bench-toy.json").write_text(json.dumps(BENCH))
-    for name, verdicts in (("one", ["holds", "does not hold", "holds"]), ("two", ["does not hold"])):
-        claims = Table(["claim", "here"], [[f"claim {n}", here] for n, here in enumerate(verdicts)])
-        write_report(tmp_path / name, title=name, sections=[Numbers("Claims", claims)])
-        (tmp_path / name / "results.json").rename(tmp_path / f"{name}.json")
-    glance = results_page(tmp_path).split("## At a glance")[1].split("\n## ")[0]
-    assert "| one | 2 | 3 |\n| two | 0 | 1 |\n| all | 2 | 4 |" in glance
-    assert "| toy | 1 | 2 |" in glance
+@pytest.fixture
+def kept(tmp_path):
+    """Two claims of one recipe judged by three runs, one of our own among them, and all its others not judged."""
+    (first, second, *_), name = load_recipe("deng2020/pretrained").claims, "deng2020/pretrained"
+    runs = [{"a": {"x": 1.0 + e}, "b": {"x": 2.0}} for e in (-0.01, 0.0, 0.01)]
+    judged = [
+        judge(first.says, "a.x > b.x", runs, kind=first.kind),
+        judge(second.says, "a.x < b.x", runs, published="14.42 < 17.57 (CC-News)", kind=second.kind),
+    ]
+    write_report(tmp_path / name, title=f"{name}, scale mini: x", sections=[Numbers("Claims", claims_table(judged))])
+    (tmp_path / name / "results.json").rename(tmp_path / "kept.json")
+    return tmp_path
+
+
+def test_findings_are_counted_by_verdict_and_the_rest_apart(kept):
+    """Of the three claims of that recipe one is the paper's. Teeth: without their kinds all would be counted."""
+    assert [claim.kind for claim in load_recipe("deng2020/pretrained").claims] == ["ours", "finding", "ours"]
+    page = pages(kept)["results.md"]
+    table = page.split("## How many hold")[1]
+    assert "| deng2020 | 1 | 0 | 0 | 0 | 0 | 1 | 1 |\n| all findings | 1 |" in table
+    assert "| (ours) | 0 | 1 | 0 | 0 | 1 | 2 | 1 |" in table  # the certificate is not judged in this kept result
+    headlines = page.split("## Headlines")[1].split("##")[0]
+    row = (
+        "| deng2020/pretrained, scale mini | the joint model lies below its base | holds | +50.0% (+48.8% to +51.2%) |"
+    )
+    assert row in headlines
+    assert f"| {NOT_JUDGED} |" in headlines
+
+
+def test_a_claim_that_its_recipe_has_withdrawn_is_not_counted(kept):
+    result = json.loads((kept / "kept.json").read_text())
+    assert len(claims_of([result])) == 3
+    result["sections"]["claims"]["rows"][0]["claim"] = "said once, and never again"
+    assert [claim.verdict for claim in claims_of([result])] == ["holds", NOT_JUDGED, NOT_JUDGED]
+
+
+def test_the_forest_has_findings_with_what_was_published(kept):
+    (effect,) = forest(kept).effects
+    assert effect.value == pytest.approx(0.5) and effect.reference == pytest.approx((17.57 - 14.42) / 17.57)
+    low, high = effect.interval
+    assert low < 0.5 < high and high - 0.5 == pytest.approx(0.5 - low)
+    assert forest(kept).png().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("published", "effect"),
+    [
+        ("14 < 20 (test)", 0.3),
+        ("30 > 20 and 1", 0.5),
+        ("86.5 - 87.9 > 81.2 - 92.9", None),
+        ("about 3 < 4", None),
+        ("1 < 0", None),
+        ("", None),
+    ],
+)
+def test_published_effects_are_read_only_where_they_are_plain(published, effect):
+    assert published_effect(published) == (None if effect is None else pytest.approx(effect))
+
+
+def test_every_kept_report_is_of_a_recipe_that_there_is():
+    """Else its claims would be counted without their kinds."""
+    kept = [json.loads(file.read_text(encoding="utf-8")) for file in sorted((DOCS / "results").glob("*.json"))]
+    claims = claims_of(kept)
+    assert len(claims) > 150 and {claim.recipe for claim in claims} <= set(recipe_names())
+    assert {claim.kind for claim in claims} == {"finding", "duplicate", "accounting", "ours", "simulated"}
+
+
+def test_pages_and_picture_are_written(kept, tmp_path):
+    kept.rename(tmp_path.parent / "results")
+    write_pages(tmp_path.parent)
+    assert (tmp_path.parent / "results.md").is_file() and (tmp_path.parent / "results" / "forest.png").is_file()
+    assert (tmp_path.parent / "results" / "deng2020.md").is_file()
 
 
 def test_what_readers_must_know_comes_first(tmp_path):
     """Notes stand before every number; a folder without them says nothing."""
     (tmp_path / "bench-toy.json").write_text(json.dumps(BENCH))
-    assert "Mind" not in results_page(tmp_path)
+    assert "Mind" not in pages(tmp_path)["results.md"]
     (tmp_path / "notes.md").write_text("## Mind\n\nthis\n")
-    page = results_page(tmp_path)
-    assert page.index("## Mind\n\nthis\n") < page.index("## At a glance") < page.index("## bench toy")
+    page = pages(tmp_path)["results.md"]
+    assert page.index("## Mind\n\nthis\n") < page.index("## Benchmarks")
 
 
 def test_no_results_yet(tmp_path):
-    assert "No results are kept yet." in results_page(tmp_path)
+    assert "No results are kept yet." in pages(tmp_path)["results.md"]
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "not json"])
 def test_a_stray_file_is_named(tmp_path, content):
     (tmp_path / "stray.json").write_text(content)
     with pytest.raises(DataError, match=r"stray\.json"):
-        results_page(tmp_path)
+        pages(tmp_path)

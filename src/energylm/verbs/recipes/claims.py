@@ -32,7 +32,7 @@ from energylm.errors import ConfigError
 from energylm.tables import Table
 
 Verdict = Literal["holds", "does not hold", "too close to call", "cannot be told"]
-Kind = Literal["finding", "accounting", "ours", "simulated"]
+Kind = Literal["finding", "duplicate", "accounting", "ours", "simulated"]
 CONFIDENCE = 0.95
 
 

@@ -93,9 +93,10 @@ class ClaimConfig(Config):
     published: str = Field("", description="What the paper prints for it.")
     kind: Kind = Field(
         "finding",
-        description="finding: of the paper; accounting: true by construction (sizes, counts); ours: not in the paper; "
-        "simulated: planted in made-up data. Only findings are counted as claims of the papers.",
+        description="finding: of the paper; duplicate: said by another recipe, too; accounting: true by construction "
+        "(sizes, counts); ours: not in the paper; simulated: planted in made-up data. Findings alone are counted.",
     )
+    headline: bool = Field(False, description="Whether it stands on the first page of results.")
 
     @field_validator("holds_if")
     @classmethod
