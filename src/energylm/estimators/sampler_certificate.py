@@ -21,9 +21,16 @@ With confidence     B texts with pools of their own: Π_b exp(L_b) / q_n(x_b) is
 Over texts          the standard error is over texts, each of which has a pool of its own, so that it holds the scatter
                     of both; it speaks of other texts, and for many texts only.
 
-At n = 1 it is P_LM(x) itself; as n grows it tends to the joint model's density.
+At n = 1 it is P_LM(x) itself; as n grows it tends to the joint model's density. Of sequential Monte Carlo the same is
+true with log q_SMC(x) ≥ E[log γ(x) − log Ẑ], Ẑ that of a run which retains x (`samplers.sequential_monte_carlo`).
 
-Relations  `log_partition` brackets the joint model's log Z when n is large.
+Two samplers of a pool tell how far their law lies from the target in total variation, which the same pool estimates
+(too low where it holds none of the largest weights):
+
+    quasi-rejection    TV(π, p_β) ≤ 1 − Z_β / Z,  Z_β = E[min(w, β)]: where β cuts nothing off, 0
+    independence       TV(π, law after n draws) ≤ (1 − Z / max w)^(n − 1)                       Mengersen & Tweedie 1996
+
+Relations  `log_partition` brackets the joint model's log Z when n is large; `samplers.pool_acceptance` samples.
 """
 
 import math
@@ -35,7 +42,7 @@ from torch import Tensor
 from energylm.config.sampling import CONFIDENCE
 from energylm.errors import ConfigError
 from energylm.estimators.perplexity import PerplexityEstimate, perplexity
-from energylm.numerics.importance import leave_one_out_log_sum
+from energylm.numerics.importance import leave_one_out_log_sum, log_mean_exp
 
 
 @dataclass(frozen=True)
@@ -82,3 +89,34 @@ def certified_perplexity(
     return CertifiedPerplexity(
         **asdict(measured), confidence=confidence, bound=bound.value, bound_bits_per_byte=bound.bits_per_byte
     )
+
+
+def quasi_rejection_distance(log_weight_BN: Tensor, log_bound_B: Tensor) -> Tensor:
+    """(B,) estimates of 1 − Z_β / Z from draws that β does not depend on."""
+    log_cut_BN = torch.minimum(log_weight_BN.double(), log_bound_B.double()[:, None])
+    return -torch.expm1(log_mean_exp(log_cut_BN) - log_mean_exp(log_weight_BN.double()))
+
+
+def quasi_rejection_bound(log_weight_BN: Tensor, *, distance: float) -> Tensor:
+    """(B,) the smallest log β whose estimated distance is at most `distance`, so that most draws are accepted.
+
+    Σ min(w_i, β) grows with β, linearly between neighbouring weights; the β at which it reaches (1 − distance) Σ w_i
+    lies after the last weight w_(k) with Σ_{i ≤ k} w_(i) + (n − k) w_(k) still below.
+    """
+    log_weight_BN = log_weight_BN.double().sort(1).values
+    largest_B1 = log_weight_BN[:, -1:]
+    weight_BN = (log_weight_BN - largest_B1).exp()
+    n, wanted_B1 = weight_BN.shape[1], (1 - distance) * weight_BN.sum(1, keepdim=True)
+    below_BN = weight_BN.cumsum(1)
+    above_N = torch.arange(n - 1, -1, -1, dtype=torch.float64, device=weight_BN.device)  # weights after each
+    cut_BN = below_BN + above_N * weight_BN
+    first_B1 = (cut_BN < wanted_B1).sum(1, keepdim=True).clamp(max=n - 1)  # the first weight that is large enough as β
+    smaller_B1 = torch.where(first_B1 > 0, below_BN.gather(1, (first_B1 - 1).clamp(min=0)), 0.0)
+    return (((wanted_B1 - smaller_B1) / (n - first_B1)).log() + largest_B1)[:, 0]
+
+
+def independence_distance(log_weight_BN: Tensor, *, draws: int) -> Tensor:
+    """(B,) estimates of (1 − Z / max w)^(draws − 1), a chain of so many draws being started at the first."""
+    log_weight_BN = log_weight_BN.double()
+    share_B = (log_mean_exp(log_weight_BN) - log_weight_BN.amax(-1)).exp()
+    return (1 - share_B).clamp(min=0.0) ** (draws - 1)

@@ -8,6 +8,8 @@ kinds of weights are worth having, and they aim at different targets:
     paper        w = exp(−E)              target ∝ q · exp(−E)        the paper's choice, low variance
     corrected    w = (P_LM / q) exp(−E)   target ∝ P_LM · exp(−E) on q's support        variance grows with length
 
+A `power` α sharpens what is multiplied with exp(−E): q^α in the first, P_LM^α in the second; 1 changes nothing.
+
 Several draws without replacement are distinct, but only the first has algorithm 1's law; draws from one pool are
 dependent either way.
 
@@ -26,12 +28,13 @@ Weights = Literal["paper", "corrected"]
 
 
 def importance_log_weights(
-    energy: Tensor, log_prob: Tensor, proposal_log_prob: Tensor, *, weights: Weights = "paper"
+    energy: Tensor, log_prob: Tensor, proposal_log_prob: Tensor, *, weights: Weights = "paper", power: float = 1.0
 ) -> Tensor:
     """log w of draws with these energies and log-probabilities under the model and under the proposal."""
+    log_prob, proposal_log_prob, energy = log_prob.double(), proposal_log_prob.double(), energy.double()
     if weights == "paper":
-        return -energy.double()
-    return log_prob.double() - proposal_log_prob.double() - energy.double()
+        return -energy if power == 1 else (power - 1) * proposal_log_prob - energy
+    return power * log_prob - proposal_log_prob - energy
 
 
 def resample(log_weight_BN: Tensor, choices: Choices, *, draws: int = 1, replacement: bool = False) -> Tensor:
