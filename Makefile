@@ -63,8 +63,8 @@ bench: $(INSTALLED) ## every benchmark, one after another; JSON under out/bench
 	done; \
 	if [ -n "$$failed" ]; then echo "bars that do not hold, or benchmarks that failed:$$failed" >&2; exit 1; fi
 
-results: $(INSTALLED) ## write docs/results.md from the kept results in docs/results
-	$(BIN)/python -m energylm.verbs.recipes.results_page docs/results docs/results.md
+results: $(INSTALLED) ## write docs/results.md and a page a paper from the kept results in docs/results
+	$(BIN)/python -m energylm.verbs.recipes.results_page docs
 
 clean: ## remove what the tools leave behind; keeps .venv and out
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache
