@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from energylm.estimators.additive_metrics import Bleu, WordErrorRate, paired_bootstrap
+from energylm.estimators.additive_metrics import Bleu, CharacterFScore, WordErrorRate, closed_share, paired_bootstrap
 
 WER = WordErrorRate()
 
@@ -67,3 +67,28 @@ def test_the_same_seed_the_same_numbers_whatever_the_chunks(monkeypatch):
     assert compare([1, 2, 0, 3], [1, 1, 1, 2], resamples=100) == whole
     assert compare([1, 2, 0, 3], [1, 1, 1, 2], resamples=100, seed=1) != whole
     assert whole.to_json()["difference"]["value"] == pytest.approx(-2.5)
+
+
+def test_the_way_that_is_gone_by_hand():
+    """Errors 4 + 2 of the first, 3 + 2 of the second, 1 + 1 of the oracle: 1 of 4. Resampled AA: 1 of 3, BB: 0 of 1."""
+    closed = closed_share(errors([4, 2]), errors([3, 2]), errors([1, 1]), WER, resamples=4000, seed=0)
+    assert closed.value == pytest.approx(25) and closed.lower == 0 and closed.upper == pytest.approx(100 / 3)
+    assert closed_share(errors([1]), errors([1]), errors([1]), WER, resamples=10, seed=0) is None
+    back = closed_share(errors([3, 2]), errors([4, 2]), errors([1, 1]), WER, resamples=10, seed=0)
+    assert back.value < 0  # teeth: for the worse is below zero
+
+
+def test_chrf_adds_up_as_sacrebleu_s():
+    from sacrebleu.metrics.chrf import CHRF
+
+    references = ["the old miller mends a bridge today", "a stranger sells seven lamps to us"]
+    hypotheses = ["the old miller mends bridges", "a stranger sold seven lamps to us today"]
+    metric = CharacterFScore()
+    statistics = metric.statistics(references, hypotheses)
+    assert metric.value(statistics.sum(0)) == pytest.approx(CHRF().corpus_score(hypotheses, [references]).score)
+    alone = [
+        CHRF().sentence_score(text, [reference]).score for text, reference in zip(hypotheses, references, strict=True)
+    ]
+    assert metric.worth(statistics).tolist() == pytest.approx(alone)
+    assert float(metric.value(statistics.sum(0))) != pytest.approx(sum(alone) / 2)  # no mean of sentences
+    assert metric.statistics([], []).shape == (0, 18) and "chrF" in metric.convention

@@ -2,16 +2,19 @@
 
     chosen = argmax_h  f_h + Σ_s λ_s·score_s(h)                                              Clark et al. 2020, §3.2
 
+The words or characters of a hypothesis can be counted as one more score each (`terms`), and the choice can be made by
+expected errors against all rivals instead (`by_risk`).
+
 f is the recogniser's (or translator's) own score. Ties keep the recogniser's order. An empty hypothesis has no score
 and is chosen only where all of a list are empty. A hypothesis without a score of its own, a score or λ that is no
 number, and a list without hypotheses are refused.
 
-Relations  `scorer` gives the scores, `estimators.weight_tuning` the choice and the tuning.
+Relations  `scorer` gives the scores, `estimators.weight_tuning` the choice and the tuning, `search.minimum_risk` risks.
 """
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Self, get_args
@@ -20,17 +23,19 @@ import numpy as np
 
 from energylm.bundles.devices import Device, DType
 from energylm.bundles.scorer import Scorer
-from energylm.config.cloze import LengthNormalisation, MetricName, WeightGrid
+from energylm.config.cloze import EXACT, LengthNormalisation, LengthTerm, MetricName, WeightGrid, WeightSearch
 from energylm.data.nbest import Hypothesis, NBest, hypothesis, nbest
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
-from energylm.estimators.weight_tuning import ListScores, Tuning, tune_weights
+from energylm.estimators.weight_tuning import ListScores, Tuning, search_weights, tune_weights
 from energylm.progress import progress, say
 from energylm.records import Record
 from energylm.registry import FITS
+from energylm.search.minimum_risk import expected_costs
 
 LISTS_AT_ONCE = 64  # scored together, so that progress shows; their trees or copies are sorted by size
 FEW_LISTS = 50
+SHARPNESSES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 4.0, 8.0)  # of the posterior, that dev lists choose from
 
 
 @dataclass(frozen=True)
@@ -79,17 +84,21 @@ def gathered_scores(
     *,
     names: Sequence[str],
     length_normalisation: LengthNormalisation = "none",
+    terms: Sequence[LengthTerm] = (),
 ) -> ListScores:
-    """What every scorer says of every hypothesis, as arrays; empty ones are left out. `scored` is by scorer, list and
-    hypothesis with text, `names` are the scorers'."""
+    """What every scorer says of every hypothesis, as arrays, and the `terms` after them; empty hypotheses are left out.
+    `scored` is by scorer, list and hypothesis with text, `names` are the scorers'."""
     shape = (len(lists), max((len(of_list.hypotheses) for of_list in lists), default=1))
-    base_UH, length_UH, scores_SUH = np.full(shape, -np.inf), np.ones(shape), np.zeros((len(scored), *shape))
+    base_UH, length_UH = np.full(shape, -np.inf), np.ones(shape)
+    scores_SUH = np.zeros((len(scored) + len(terms), *shape))
     for row, of_list in enumerate(lists):
         filled = _filled(of_list)
         for index in filled:
             hypothesis = of_list.hypotheses[index]
             base_UH[row, index] = hypothesis.score
-            length_UH[row, index] = _length(hypothesis.text, length_normalisation)
+            length_UH[row, index] = _LENGTHS[length_normalisation](hypothesis.text)
+            for number, term in enumerate(terms, start=len(scored)):
+                scores_SUH[number, row, index] = _LENGTHS[term](hypothesis.text)
         for number, (name, known) in enumerate(zip(names, scored, strict=True)):
             _check_scores(known[row], len(filled), scorer=name, utterance=of_list.utterance)
             scores_SUH[number, row, filled] = known[row]
@@ -115,12 +124,41 @@ def rerank_scored(lists: Sequence[NBest], scores: ListScores, weights: Sequence[
     return results
 
 
-def tune_scored(scores: ListScores, statistics_UHM: Floats, metric: AdditiveMetric, *, grid: WeightGrid) -> Tuning:
+def by_risk(scores: ListScores, weights: Sequence[float], costs_UHH: Floats, *, sharpness: float) -> ListScores:
+    """Lists whose hypotheses are judged by their expected costs (`search.minimum_risk`) alone: no weights are left."""
+    risk_UH = expected_costs(scores.totals(weights), costs_UHH, sharpness=sharpness)
+    return ListScores(-risk_UH, np.zeros((0, *risk_UH.shape)), np.ones(risk_UH.shape))
+
+
+def tune_sharpness(
+    scores: ListScores, weights: Sequence[float], costs_UHH: Floats, statistics_UHM: Floats, metric: AdditiveMetric
+) -> tuple[float, float]:
+    """The sharpness whose minimum-risk choices are best by the metric, the highest of equals; and that metric."""
+    rows_U, values = np.arange(len(statistics_UHM)), []
+    for sharpness in SHARPNESSES:
+        chosen_U, _ = by_risk(scores, weights, costs_UHH, sharpness=sharpness).choose(())
+        values.append(float(metric.value(statistics_UHM[rows_U, chosen_U].sum(0)[None])[0]))
+    sign = 1 if metric.lower_is_better else -1
+    best = min(range(len(values)), key=lambda index: (sign * values[index], -SHARPNESSES[index]))
+    return SHARPNESSES[best], values[best]
+
+
+def tune_scored(
+    scores: ListScores,
+    statistics_UHM: Floats,
+    metric: AdditiveMetric,
+    *,
+    grid: WeightGrid,
+    search: WeightSearch = "grid",
+) -> Tuning:
     """λ chosen by the metric, with all that was tried; what speaks against it is said."""
-    tuning = tune_weights(scores, statistics_UHM, metric, grid=grid.weights)
+    if search == EXACT:
+        tuning = search_weights(scores, statistics_UHM, metric)
+    else:
+        tuning = tune_weights(scores, statistics_UHM, metric, grid=grid.weights)
     if tuning.lists < FEW_LISTS:
         say(f"energylm: λ was tuned on {tuning.lists} lists only; another dev set might give quite another λ")
-    if tuning.on_the_edge:
+    if search != EXACT and tuning.on_the_edge:
         say(f"energylm: the best λ is the highest of the grid, {grid.highest}; a higher one might be better still")
     return tuning
 
@@ -208,8 +246,17 @@ class Reranker:
         return gathered_scores(lists, scored, names=names, length_normalisation=self.length_normalisation)
 
 
-def _length(text: str, normalisation: LengthNormalisation) -> int:
-    return {"none": 1, "word": len(text.split()), "character": len(text)}[normalisation]
+def _words(text: str) -> int:
+    return len(text.split())
+
+
+_LENGTHS: dict[LengthNormalisation | LengthTerm, Callable[[str], int]] = {
+    "none": lambda text: 1,
+    "word": _words,
+    "words": _words,
+    "character": len,
+    "characters": len,
+}
 
 
 def _scorers(given: Any) -> list[Scorer]:

@@ -74,17 +74,23 @@ class ScorerConfig(Config):
 
 
 NBestFormat = Literal["espnet", "jsonl", "tsv", "moses"]
-MetricName = Literal["wer", "bleu"]
+MetricName = Literal["wer", "bleu", "chrf"]
 LengthNormalisation = Literal["none", "word", "character"]
+LengthTerm = Literal["words", "characters"]
+WeightSearch = Literal["grid", "exact"]
+Choice = Literal["best", "mbr"]
+MBR: Choice = "mbr"
+EXACT: WeightSearch = "exact"
 
 STDIN = "-"
 MOST_VALUES = 100_000  # of λ in a grid
+BELOW_STEP = (0.0, 0.1, 0.2, 0.5)  # in steps: a scorer may deserve little trust, or none
 
 
 class WeightGrid(Config):
-    """λ from `step` to `highest` in steps; clark2020: 0.05, 0.1, … 1.0."""
+    """0, some below `step`, and from `step` to `highest` in steps; clark2020: 0.05, 0.1, … 1.0."""
 
-    step: float = Field(0.05, gt=0, allow_inf_nan=False, description="The lowest λ, and the distance to the next.")
+    step: float = Field(0.05, gt=0, allow_inf_nan=False, description="The distance from one λ to the next.")
     highest: float = Field(1.0, gt=0, allow_inf_nan=False, description="The highest λ.")
 
     @model_validator(mode="after")
@@ -101,7 +107,7 @@ class WeightGrid(Config):
     @property
     def weights(self) -> tuple[float, ...]:
         count = int(self.highest / self.step + 1e-9)
-        return tuple(round(self.step * number, 10) for number in range(1, count + 1))
+        return tuple(round(self.step * number, 10) for number in (*BELOW_STEP, *range(1, count + 1)))
 
 
 TaskKind = Literal["classification", "regression", "spans"]

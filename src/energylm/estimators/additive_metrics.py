@@ -1,7 +1,7 @@
-"""Word error rate and BLEU as functions of statistics that add up over texts, and which of two systems is better.
+"""Word error rate, BLEU and chrF as functions of statistics that add up over texts, and which of two systems is better.
 
     WER  = Σ errors / Σ words of the references                          errors by jiwer's alignment
-    BLEU = f(Σ matching n-grams, Σ n-grams, Σ lengths)                   counts and f by sacrebleu
+    BLEU = f(Σ matching n-grams, Σ n-grams, Σ lengths)                   counts and f by sacrebleu, likewise chrF
 
 Whatever texts a set is made of, its value follows from a sum: of the chosen hypotheses for each λ, of a resample of
 utterances for a bootstrap. So statistics are taken once for every hypothesis, and everything after is arithmetic.
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from energylm.config.cloze import MetricName
+from energylm.errors import extra
 from energylm.estimators.discrimination import TAIL
 from energylm.randomness import derive_seed
 from energylm.records import Record
@@ -53,7 +54,8 @@ class WordErrorRate:
 
     def statistics(self, references: Sequence[str], hypotheses: Sequence[str]) -> Floats:
         """(N, 2): errors, and words of the reference."""
-        import jiwer
+        with extra("rerank"):
+            import jiwer
 
         if not references:
             return np.zeros((0, 2))
@@ -80,7 +82,8 @@ class Bleu:
     name, lower_is_better = "BLEU", False
 
     def __init__(self) -> None:
-        from sacrebleu.metrics.bleu import BLEU
+        with extra("rerank"):
+            from sacrebleu.metrics.bleu import BLEU
 
         self._sentence, self._corpus = BLEU(effective_order=True), BLEU()
         self._corpus.corpus_score(["a"], [["a"]])  # a signature names what the last score was made of
@@ -116,8 +119,37 @@ class Bleu:
         return np.array(scores).reshape(statistics.shape[:-1])
 
 
+class CharacterFScore:
+    """chrF: statistics of 1- to 6-grams of characters and their F-score, both sacrebleu's."""
+
+    name, lower_is_better = "chrF", False
+
+    def __init__(self) -> None:
+        from sacrebleu.metrics.chrf import CHRF
+
+        self._metric = CHRF()
+        self._metric.corpus_score(["a"], [["a"]])  # a signature names what the last score was made of
+        self.convention = f"chrF by sacrebleu ({self._metric.get_signature()})"
+
+    def statistics(self, references: Sequence[str], hypotheses: Sequence[str]) -> Floats:
+        """(N, 18): n-grams of the hypothesis, of the reference, and of both, for each n."""
+        if not references:
+            return np.zeros((0, 18))
+        return np.array(self._metric._extract_corpus_statistics(list(hypotheses), [list(references)]), float)
+
+    def value(self, totals: Floats) -> Floats:
+        scores = [
+            self._metric._compute_f_score(row) for row in totals.reshape(-1, totals.shape[-1]).astype(int).tolist()
+        ]
+        return np.array(scores).reshape(totals.shape[:-1])
+
+    def worth(self, statistics: Floats) -> Floats:
+        return self.value(statistics)
+
+
 def metric_called(name: MetricName) -> AdditiveMetric:
-    return WordErrorRate() if name == "wer" else Bleu()
+    metrics: dict[MetricName, type[AdditiveMetric]] = {"wer": WordErrorRate, "bleu": Bleu, "chrf": CharacterFScore}
+    return metrics[name]()
 
 
 _CHUNK_VALUES = 1 << 22
@@ -164,6 +196,29 @@ def paired_bootstrap(
         texts=len(first_UM),
         resamples=resamples,
     )
+
+
+def closed_share(
+    first_UM: Floats, second_UM: Floats, oracle_UM: Floats, metric: AdditiveMetric, *, resamples: int, seed: int
+) -> MetricInterval | None:
+    """How much of the way from the first system to the oracle the second goes, in per cent: 0 no better than the first,
+    100 as good as the oracle; resampled like `paired_bootstrap`. None where the first is the oracle's equal."""
+    all_USM = np.stack([first_UM, second_UM, oracle_UM], axis=1)
+
+    def share(values_RS: Floats) -> Floats:
+        way_R = values_RS[..., 2] - values_RS[..., 0]
+        gone_R = values_RS[..., 1] - values_RS[..., 0]
+        return np.where(way_R != 0, 100 * gone_R / np.where(way_R != 0, way_R, 1.0), np.nan)
+
+    values_R = np.concatenate(
+        [
+            share(metric.value(np.tensordot(counts_RU, all_USM, axes=1)))
+            for counts_RU in _resampled_counts(len(first_UM), resamples, seed=seed)
+        ]
+    )
+    known_R = values_R[~np.isnan(values_R)]
+    measured = float(share(metric.value(all_USM.sum(0))))
+    return None if np.isnan(measured) else _interval(measured, known_R)
 
 
 def _resampled_counts(texts: int, resamples: int, *, seed: int) -> Iterator[NDArray[np.float64]]:

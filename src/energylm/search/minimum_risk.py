@@ -16,16 +16,22 @@ Relations  `estimators.weight_tuning` chooses the likeliest; `samplers` draw wha
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-Utility = Literal["wer", "bleu", "chrf"]
+from energylm.config.cloze import MetricName
+from energylm.errors import extra
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
 Floats = NDArray[np.float64]
 
 
-def pairwise_costs(lists: Sequence[Sequence[str]], *, utility: Utility) -> Floats:
+def pairwise_costs(lists: Sequence[Sequence[str]], *, utility: MetricName) -> Floats:
     """(U, H, H): in [u, h, j] what choosing h costs if j is the truth; 0 for what is not there."""
     longest = max(map(len, lists), default=1)
     costs_UHH = np.zeros((len(lists), longest, longest))
@@ -48,8 +54,9 @@ def expected_costs(totals_UH: Floats, costs_UHH: Floats, *, sharpness: float) ->
 
 def _word_edits(texts: Sequence[str]) -> Floats:
     """Every word becomes one character, so that the distance of strings is that of words."""
-    from rapidfuzz.distance import Levenshtein
-    from rapidfuzz.process import cdist
+    with extra("rerank"):
+        from rapidfuzz.distance import Levenshtein
+        from rapidfuzz.process import cdist
 
     letters: dict[str, str] = {}
     written = ["".join(letters.setdefault(word, chr(len(letters))) for word in text.split()) for text in texts]
@@ -57,18 +64,20 @@ def _word_edits(texts: Sequence[str]) -> Floats:
 
 
 def _sentence_bleu(texts: Sequence[str]) -> Floats:
-    from sacrebleu.metrics.bleu import BLEU
+    with extra("rerank"):
+        from sacrebleu.metrics.bleu import BLEU
 
     return _unlike(BLEU(effective_order=True), texts)
 
 
 def _sentence_chrf(texts: Sequence[str]) -> Floats:
-    from sacrebleu.metrics.chrf import CHRF
+    with extra("rerank"):
+        from sacrebleu.metrics.chrf import CHRF
 
     return _unlike(CHRF(), texts)
 
 
-def _unlike(metric: "BLEU | CHRF", texts: Sequence[str]) -> Floats:  # noqa: F821  (imported where it is used)
+def _unlike(metric: "BLEU | CHRF", texts: Sequence[str]) -> Floats:
     different = list(dict.fromkeys(texts))
     index = np.array([different.index(text) for text in texts])
     cost_DD = np.array([[1 - metric.sentence_score(h, [j]).score / 100 for j in different] for h in different])

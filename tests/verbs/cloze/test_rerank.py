@@ -105,7 +105,7 @@ def test_every_set_is_tuned_by_itself_and_scored_once(files, monkeypatch):
     monkeypatch.setattr(WordTable, "list_scores", lambda self, lists: calls.append(len(lists)) or usual(self, lists))
     test, dev, other = (str(files / f"{name}.json") for name in ("test", "dev", "other"))
     run = config({"lists": test, "dev": dev}, {"lists": test, "dev": other}, {"lists": dev, "dev": dev}).run()
-    assert [outcome.weights for outcome in run.outcomes] == [(0.25,), (0.05,), (0.25,)]
+    assert [outcome.weights for outcome in run.outcomes] == [(0.25,), (0.0,), (0.25,)]
     assert sorted(calls) == [2, 3, 3]
     assert [outcome.tuned_on_itself for outcome in run.outcomes] == [False, False, True]
     assert "dev (tuned on itself)" in str(run.table.rows[2][0])
@@ -259,8 +259,15 @@ def test_contradictions_in_the_config():
     with pytest.raises(ConfigError, match="standard input, which can be read once only"):
         config({"lists": "-", "dev": "a.json"}, {"lists": "b.json", "dev": "-", "dev_references": "r.txt"})
     assert config({"lists": "-", "dev": "-"}).sets[0].dev == "-"  # read once, tuned on itself
-    assert WeightGrid().weights == tuple(round(0.05 * number, 10) for number in range(1, 21))
-    assert len(WeightGrid(step=0.1, highest=0.3).weights) == 3
+    below = (0.0, 0.005, 0.01, 0.025)
+    assert WeightGrid().weights == (*below, *(round(0.05 * number, 10) for number in range(1, 21)))
+    assert len(WeightGrid(step=0.1, highest=0.3).weights) == len(below) + 3
+    with pytest.raises(ConfigError, match="add --search exact"):
+        config({"lists": "a.json", "dev": "b.json"}, term="words")
+    with pytest.raises(ConfigError, match="are for --choose mbr"):
+        config({"lists": "a.json", "dev": "b.json"}, utility="wer")
+    with pytest.raises(ConfigError, match="1 weights came for 1 scorers and 1 terms"):
+        config({"lists": "a.json"}, weight=[0.5], term="words")
 
 
 def test_a_dry_run_finds_every_mistake_it_can(files, model_folder):
@@ -294,3 +301,29 @@ def test_settings_for_all_hold_where_a_scorer_has_none_of_its_own():
         ("t1.json", "dev.json", "r1"),
         ("t2.json", "dev.json", "r2"),
     ]
+
+
+def test_terms_and_exact_search(files):
+    """Of the lists d1 … d3 and one whose shorter hypothesis is wrong, λ_words > 0 alone sets all right."""
+    longer = {**DEV, "d4": entry("SO BE IT", ("SO BE", -1.0), ("SO BE IT", -2.9))}
+    (files / "longer.json").write_text(json.dumps(longer))
+    of_set = {"lists": str(files / "longer.json"), "dev": str(files / "longer.json")}
+    plain = config(of_set, search="exact").run().outcomes[0]
+    with_words = config(of_set, search="exact", term="words").run().outcomes[0]
+    assert plain.reranked.value > 0 and with_words.reranked.value == 0.0 and with_words.weights[1] > 0
+    assert plain.closed.value < with_words.closed.value == 100.0
+
+
+def test_minimum_risk_is_chosen_from_the_command_line_s_options(files):
+    """Equal totals but for the first: the middle one of three has the least expected errors (see `search`)."""
+    lists = {f"u{number}": entry("A B Y", ("A B X", -0.9), ("A B Y", -1.2), ("A C Y", -1.2)) for number in range(2)}
+    (files / "risk.json").write_text(json.dumps(lists))
+    of_set = {"lists": str(files / "risk.json")}
+    likeliest = config(of_set, weight=[0.0]).run()
+    risk = config(of_set, weight=[0.0], choose="mbr", sharpness=1.0).run()
+    assert likeliest.outcomes[0].reranked.value == pytest.approx(100 / 3) and risk.outcomes[0].reranked.value == 0.0
+    assert risk.outcomes[0].sharpness == 1.0 and "least expected cost (wer)" in risk.convention
+    sharp = config(of_set, weight=[0.0], choose="mbr", sharpness=50.0).run()
+    assert sharp.outcomes[0].reranked.value == likeliest.outcomes[0].reranked.value
+    tuned = config(of_set | {"dev": str(files / "risk.json")}, choose="mbr", utility="chrf").run()
+    assert tuned.outcomes[0].reranked.value == 0.0 and tuned.outcomes[0].sharpness in reranker.SHARPNESSES

@@ -2,10 +2,22 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from energylm.config.base import Config, Strings
-from energylm.config.cloze import STDIN, LengthNormalisation, MetricName, NBestFormat, ScorerConfig, WeightGrid
+from energylm.config.base import Config, Strings, listed
+from energylm.config.cloze import (
+    EXACT,
+    MBR,
+    STDIN,
+    Choice,
+    LengthNormalisation,
+    LengthTerm,
+    MetricName,
+    NBestFormat,
+    ScorerConfig,
+    WeightGrid,
+    WeightSearch,
+)
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Verb
 
@@ -55,6 +67,7 @@ class Rerank(Verb, ScorerConfig):
         "energylm rerank runs/mlm/model lists.jsonl --weight 0.4 --best chosen.tsv",
         "cat lists.jsonl | energylm rerank runs/mlm/model - --weight 0.4",
         "energylm rerank lm test.nbest --references test.en --dev dev.nbest --dev-references dev.en --metric bleu",
+        "energylm rerank runs/e/model test.json --scorer lm --term words --dev dev.json --search exact --choose mbr",
     )
     shortcuts: ClassVar = {"step": "grid.step", "highest": "grid.highest"}
     writes = "optional"
@@ -77,11 +90,31 @@ class Rerank(Verb, ScorerConfig):
     scorers: tuple[NamedScorer, ...] = Field((), description="Scorers with settings of their own.")
     sets: tuple[RerankSet, ...] = Field((), description="Sets of lists, each with its dev lists and references.")
     format: NBestFormat | None = Field(None, description="Format of the lists; none: by the file's name or content.")
-    grid: WeightGrid = Field(WeightGrid(), description="The λ that are tried; with several scorers also 0.")
+    grid: WeightGrid = Field(WeightGrid(), description="The λ that are tried.")
+    search: WeightSearch = Field(
+        "grid",
+        description="How λ are found: all combinations of the grid, or exact line searches, one λ after the other, of "
+        "any number and sign.",
+    )
+    term: Annotated[tuple[LengthTerm, ...], BeforeValidator(listed)] = Field(
+        (), description="Add the words or characters of a hypothesis with a λ of their own (needs --search exact)."
+    )
+    choose: Choice = Field(
+        "best", description="best: the highest total. mbr: the least expected cost against all rivals of the list."
+    )
+    utility: MetricName | None = Field(
+        None, description="What minimum risk counts as cost: word errors, or what BLEU or chrF lack; none: the metric."
+    )
+    sharpness: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Factor of totals in the posterior of minimum risk; none: chosen on the dev lists, 1 without.",
+    )
     length_normalisation: LengthNormalisation = Field(
         "none", description="Divide the whole score, f + λ·score, by the words or characters of the hypothesis."
     )
-    metric: MetricName = Field("wer", description="Word error rate (jiwer) or BLEU (sacrebleu).")
+    metric: MetricName = Field("wer", description="Word error rate (jiwer), BLEU or chrF (sacrebleu).")
     limit: int | None = Field(None, ge=1, description="Use this many lists of each file, chosen at random.")
     resamples: int = Field(2000, ge=1, description="Of the paired bootstrap against the 1-best.")
     seed: int = Field(0, ge=0, description="Of the choice of lists and of the bootstrap.")
@@ -113,11 +146,17 @@ class Rerank(Verb, ScorerConfig):
     def _every_set_gets_its_weight(self) -> Self:
         if not self.all_sets or not self.all_scorers:
             raise ValueError("which lists? give a scorer and its files: energylm rerank MODEL FILE... --dev DEV")
-        if self.weight and len(self.weight) != len(self.all_scorers):
+        weighed = len(self.all_scorers) + len(self.term)
+        if self.weight and len(self.weight) != weighed:
+            terms = f" and {len(self.term)} terms" if self.term else ""
             raise ValueError(
-                f"{len(self.weight)} weights came for {len(self.all_scorers)} scorers; give one for each, or none to "
-                "tune"
+                f"{len(self.weight)} weights came for {len(self.all_scorers)} scorers{terms}; give one for each, or "
+                "none to tune"
             )
+        if self.term and not self.weight and self.search != EXACT:
+            raise ValueError(f"--term {self.term[0]} may need a λ below 0, which no grid has; add --search exact")
+        if self.choose != MBR and (self.utility is not None or self.sharpness is not None):
+            raise ValueError("--utility and --sharpness are for --choose mbr; add that, or drop them")
         for each in self.all_sets:
             if (each.dev is None) == (not self.weight):
                 cure = "give it a dev set, or fixed weights" if each.dev is None else "drop the dev set, or the weights"

@@ -57,6 +57,8 @@ class SetOutcome(Record):
     changes: tuple[ChangedChoice, ...]
     tied: int  # lists whose best total was shared by several hypotheses
     empty: int  # hypotheses without text
+    closed: MetricInterval | None = None  # per cent of the way from the 1-best to the oracle
+    sharpness: float | None = None  # of minimum risk
 
     computed = ("weights_text",)
 
@@ -67,7 +69,7 @@ class SetOutcome(Record):
     @property
     def weights_text(self) -> str:
         """All λ in one cell of a table."""
-        return " ".join(f"{weight:g}" for weight in self.weights)
+        return " ".join(f"{weight:.4g}" for weight in self.weights)
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,10 @@ def recognisers_best(of_list: NBest) -> int:
     return max(range(len(of_list.hypotheses)), key=lambda index: of_list.hypotheses[index].score)
 
 
-def oracle(lists: Sequence[NBest], statistics_UHM: Floats, metric: AdditiveMetric) -> float:
-    """The metric of each list's best hypothesis; for BLEU the best by the sentence's own BLEU, nearly the best set."""
+def best_members(lists: Sequence[NBest], statistics_UHM: Floats, metric: AdditiveMetric) -> list[int]:
+    """Each list's best hypothesis, the oracle's choice; for BLEU by the sentence's own BLEU, nearly the best set."""
     worth_UH = metric.worth(statistics_UHM)
-    best = [int(np.argmax(worth_UH[row, : len(of_list.hypotheses)])) for row, of_list in enumerate(lists)]
-    return float(metric.value(statistics_UHM[np.arange(len(lists)), best].sum(0)))
+    return [int(np.argmax(worth_UH[row, : len(of_list.hypotheses)])) for row, of_list in enumerate(lists)]
 
 
 def changed_choices(
@@ -140,7 +141,7 @@ def changed_choices(
 
 def rerank_table(outcomes: Sequence[SetOutcome], *, convention: str) -> Table:
     first = outcomes[0]
-    columns = ["set", "lists", "λ", "1-best", first.metric, "from", "to", "oracle", "change", "p"]
+    columns = ["set", "lists", "λ", "1-best", first.metric, "from", "to", "oracle", "closed %", "change", "p"]
     resamples = f"95 % interval and one-sided p by paired bootstrap over lists ({first.resamples:,} resamples)"
     return Table(
         [*columns, "changed", "better", "worse"],
@@ -159,6 +160,7 @@ def _row(outcome: SetOutcome) -> list[Cell]:
         outcome.reranked.lower,
         outcome.reranked.upper,
         outcome.oracle,
+        None if outcome.closed is None else outcome.closed.value,
         outcome.difference.value,
         outcome.p_value,
         len(outcome.changes),
@@ -201,7 +203,7 @@ def rerank_sections(
 
 def _changed(outcome: SetOutcome, shown: int) -> Table:
     greatest = sorted(outcome.changes, key=lambda change: -abs(change.gain))[:shown]
-    unit = "errors fewer" if outcome.lower_is_better else "points of sentence BLEU more"
+    unit = "errors fewer" if outcome.lower_is_better else f"points of sentence {outcome.metric} more"
     return Table(
         ["utterance", "gain", "reference", "1-best", "reranked"],
         [[each.utterance, each.gain, each.reference, each.before, each.after] for each in greatest],

@@ -6,7 +6,7 @@ killed run goes on where it stopped. They are known by the model, how it scores 
 other sets and other references find the scores again; another model, casing or choice of lists does not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ from energylm.bundles.reranker import (
     ListBlock,
     ListBlockScores,
     Reranked,
+    by_risk,
     check_references,
     gathered_scores,
     hypothesis_statistics,
@@ -26,9 +27,11 @@ from energylm.bundles.reranker import (
     rerank_scored,
     score_block,
     tune_scored,
+    tune_sharpness,
 )
+from energylm.config.cloze import MBR
 from energylm.data.nbest import NBest, name_of, read_lists, sample_lists
-from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called, paired_bootstrap
+from energylm.estimators.additive_metrics import AdditiveMetric, Floats, closed_share, metric_called, paired_bootstrap
 from energylm.estimators.weight_tuning import ListScores
 from energylm.files import folder_lock, sha256_of_json, write_text
 from energylm.jobs.engine import Engine, open_engine
@@ -36,13 +39,14 @@ from energylm.jobs.job import Job
 from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress, say
 from energylm.report.report import write_report
+from energylm.search.minimum_risk import pairwise_costs
 from energylm.verbs.cloze.rerank import NamedScorer, Rerank, RerankSet
 from energylm.verbs.cloze.rerank_report import (
     RerankResult,
     SetOutcome,
     best_lines,
+    best_members,
     changed_choices,
-    oracle,
     recognisers_best,
     rerank_sections,
 )
@@ -56,6 +60,7 @@ class ScoredFile:
     lists: list[NBest]
     scores: ListScores
     statistics_UHM: Floats | None  # None where no list has a reference
+    costs_UHH: Floats | None = None  # of every hypothesis against every other, for minimum risk
 
 
 def rerank(verb: Rerank, job: Job) -> RerankResult:
@@ -77,8 +82,10 @@ def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
     known = {}
     for file, lists in files.items():
         scored = [scorer.scores[file] for scorer in scorers]
-        scores = gathered_scores(lists, scored, names=names, length_normalisation=verb.length_normalisation)
-        known[file] = ScoredFile(lists, scores, statistics[file])
+        scores = gathered_scores(
+            lists, scored, names=names, length_normalisation=verb.length_normalisation, terms=verb.term
+        )
+        known[file] = ScoredFile(lists, scores, statistics[file], _costs(lists, verb))
     sets: dict[str, SetOutcome] = {}
     chosen = []
     for of_set in verb.all_sets:
@@ -94,7 +101,9 @@ def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
         hypotheses=sum(len(of_list.hypotheses) for lists in files.values() for of_list in lists),
         seconds=sum(scorer.seconds for scorer in scorers),
     )
-    return result if output is None else _write(result, output, shown=verb.shown_changes)
+    if output is None:
+        return result
+    return _write(result, output, weighed=[*names, *verb.term], shown=verb.shown_changes)
 
 
 def check_inputs(verb: Rerank) -> str:
@@ -176,13 +185,19 @@ def _rerank_set(
     of_set: RerankSet, known: dict[RerankSet, ScoredFile], metric: AdditiveMetric, verb: Rerank
 ) -> tuple[SetOutcome | None, list[Reranked]]:
     name, file = name_of(of_set.lists), known[of_set.measured_on]
-    tuning, weights = None, verb.weight
+    tuning, weights, sharpness = None, verb.weight, verb.sharpness
     if of_set.tuned_on is not None:
         dev = known[of_set.tuned_on]
         assert dev.statistics_UHM is not None
-        tuning = tune_scored(dev.scores, dev.statistics_UHM, metric, grid=verb.grid)
+        tuning = tune_scored(dev.scores, dev.statistics_UHM, metric, grid=verb.grid, search=verb.search)
         weights = tuning.weights
-    chosen = rerank_scored(file.lists, file.scores, weights)
+        if dev.costs_UHH is not None and sharpness is None:
+            sharpness, _ = tune_sharpness(dev.scores, weights, dev.costs_UHH, dev.statistics_UHM, metric)
+    if file.costs_UHH is None:
+        chosen = rerank_scored(file.lists, file.scores, weights)
+    else:
+        sharpness = sharpness or 1.0
+        chosen = rerank_scored(file.lists, by_risk(file.scores, weights, file.costs_UHH, sharpness=sharpness), ())
     empty = sum(not hypothesis.text.strip() for of_list in file.lists for hypothesis in of_list.hypotheses)
     if empty:
         say(f"energylm: {name}: {empty:,} empty hypotheses have no score and were not chosen")
@@ -194,14 +209,10 @@ def _rerank_set(
     rows_U = np.arange(len(file.lists))
     before_U = np.array([recognisers_best(of_list) for of_list in file.lists])
     after_U = np.array([result.order[0] for result in chosen])
-    statistics_UHM = file.statistics_UHM
-    comparison = paired_bootstrap(
-        statistics_UHM[rows_U, before_U],
-        statistics_UHM[rows_U, after_U],
-        metric,
-        resamples=verb.resamples,
-        seed=verb.seed,
-    )
+    statistics_UHM, resampling = file.statistics_UHM, {"resamples": verb.resamples, "seed": verb.seed}
+    first_UM, second_UM = statistics_UHM[rows_U, before_U], statistics_UHM[rows_U, after_U]
+    comparison = paired_bootstrap(first_UM, second_UM, metric, **resampling)
+    oracle_UM = statistics_UHM[rows_U, best_members(file.lists, statistics_UHM, metric)]
     outcome = SetOutcome(
         name=name,
         lists=len(file.lists),
@@ -215,7 +226,9 @@ def _rerank_set(
         difference=comparison.difference,
         p_value=comparison.p_value,
         resamples=comparison.resamples,
-        oracle=oracle(file.lists, statistics_UHM, metric),
+        oracle=float(metric.value(oracle_UM.sum(0))),
+        closed=closed_share(first_UM, second_UM, oracle_UM, metric, **resampling),
+        sharpness=sharpness,
         changes=tuple(changed_choices(file.lists, before_U.tolist(), after_U.tolist(), metric.worth(statistics_UHM))),
         tied=tied,
         empty=empty,
@@ -229,20 +242,29 @@ def _new_name(name: str, taken: Mapping[str, Any]) -> str:
     return next(each for each in names if each not in taken)
 
 
-def _write(result: RerankResult, output: Path, *, shown: int) -> RerankResult:
+def _write(result: RerankResult, output: Path, *, weighed: Sequence[str], shown: int) -> RerankResult:
     for number, of_set in enumerate(result.chosen, start=1):
         write_text(output / f"best-{number}.tsv", best_lines(of_set))
     if not result.sets:
         return result
-    sections = rerank_sections(result.table, result.outcomes, result.scorers, shown=shown)
+    sections = rerank_sections(result.table, result.outcomes, weighed, shown=shown)
     title = f"Reranking with {', '.join(result.scorers)}"
     return replace(result, report=write_report(output, title=title, sections=sections))
+
+
+def _costs(lists: list[NBest], verb: Rerank) -> Floats | None:
+    if verb.choose != MBR:
+        return None
+    texts = [[hypothesis.text for hypothesis in of_list.hypotheses] for of_list in lists]
+    return pairwise_costs(texts, utility=verb.utility or verb.metric)
 
 
 def _formula(verb: Rerank) -> str:
     by = {"none": "", "word": ", divided by words", "character": ", divided by characters"}
     limit = "" if verb.limit is None else f", {verb.limit} lists of each file at random (seed {verb.seed})"
-    return f"f + λ·score{by[verb.length_normalisation]}{limit}"
+    terms = "".join(f" + λ·{term}" for term in verb.term)
+    risk = f", chosen by the least expected cost ({verb.utility or verb.metric})" if verb.choose == MBR else ""
+    return f"f + λ·score{terms}{by[verb.length_normalisation]}{risk}{limit}"
 
 
 def _hint_at_casing(verb: Rerank, files: dict[RerankSet, list[NBest]]) -> None:
