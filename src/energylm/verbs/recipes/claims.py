@@ -28,7 +28,7 @@ from itertools import pairwise
 from statistics import fmean, linear_regression, stdev
 from typing import Any, Literal
 
-from energylm.errors import ConfigError
+from energylm.errors import ConfigError, extra
 from energylm.tables import Table
 
 Verdict = Literal["holds", "does not hold", "too close to call", "cannot be told"]
@@ -149,7 +149,8 @@ def difference_of(differences: Sequence[float], *, as_numbers: bool, relative: f
 
 
 def _student(degrees: int) -> float:
-    from scipy.stats import t
+    with extra("train"):
+        from scipy.stats import t
 
     return float(t.ppf((1 + CONFIDENCE) / 2, degrees))
 
@@ -167,10 +168,7 @@ def claims_table(claims: Sequence[JudgedClaim]) -> Table:
             [
                 claim.says,
                 claim.verdict,
-                claim.difference and claim.difference.value,
-                claim.difference and claim.difference.lower,
-                claim.difference and claim.difference.upper,
-                claim.difference and claim.difference.relative,
+                *_cells(claim.difference),
                 claim.published or None,
                 claim.numbers,
                 claim.predicate,
@@ -183,6 +181,12 @@ def claims_table(claims: Sequence[JudgedClaim]) -> Table:
         "of their own or over pairs (none: one run), and relative to its right-hand side; the published numbers are of "
         "other data and, at scale mini, of far larger models",
     )
+
+
+def _cells(difference: Difference | None) -> list[float | None]:
+    if difference is None:
+        return [None] * 4
+    return [difference.value, difference.lower, difference.upper, difference.relative]
 
 
 class _Parser:
