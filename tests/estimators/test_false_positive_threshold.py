@@ -6,11 +6,18 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scipy.stats import multinomial, norm
 
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.false_positive_threshold import (
+    GroupRate,
     GroupThresholds,
+    ShiftWeights,
     false_positive_threshold,
+    raised_for_groups,
+    rates_by_group,
+    shift_weights,
+    shifted_threshold,
     texts_needed,
     thresholds_by_group,
 )
@@ -140,3 +147,143 @@ def test_by_group_by_hand():
     assert larger.rest is None and larger.rest_texts == 2 and larger.of("b") is None
     with pytest.raises(DataError, match="2 scores of human text but 1 groups; name one a score"):
         thresholds_by_group([1.0, 2.0], ["a"], QUARTER)
+
+
+def test_raised_for_groups_keeps_the_rate_in_every_large_group_of_every_bag():
+    """Exact, as above: 9 scores dealt to 2 groups in all 2^9 ways, each text in turn the new one. The threshold of all,
+    raised for groups, flags at most α of each group that has 3 others, and of all texts; that of all alone does not:
+    where one group has the highest scores, more than α of it lie above."""
+
+    def kept(raise_threshold):
+        for dealt in itertools.product("ab", repeat=9):
+            flagged, new_in = Counter(), Counter(dealt)
+            for new, group in enumerate(dealt):
+                others = [place for place in range(9) if place != new]
+                groups = [dealt[place] for place in others]
+                threshold = raise_threshold(false_positive_threshold(others, QUARTER), others, groups)
+                flagged[group] += new > threshold.threshold
+            large = [group for group, texts in new_in.items() if texts >= 1 / QUARTER]
+            if flagged.total() > QUARTER * 9 or any(flagged[g] > QUARTER * new_in[g] for g in large):
+                return False
+        return True
+
+    assert kept(raised_for_groups)
+    assert not kept(lambda threshold, scores, groups: threshold)
+
+
+def group_rates(rng, *, raised, repeats=1000, texts=60, rate=0.1):
+    """Share of human texts of each of three groups above the threshold, exactly known for normal scores, over repeated
+    calibrations on as many texts of each; the third scores one standard deviation higher."""
+    means, groups = np.array([0.0, 0.0, 1.0]), np.repeat(["a", "b", "c"], texts).tolist()
+    scores = rng.normal(np.repeat(means, texts), 1.0, (repeats, 3 * texts))
+    thresholds = [false_positive_threshold(row, rate) for row in scores]
+    if raised:
+        thresholds = [raised_for_groups(t, row, groups) for t, row in zip(thresholds, scores, strict=True)]
+    return norm.sf(np.array([t.threshold for t in thresholds])[:, None] - means).mean(0)
+
+
+def test_every_group_has_its_rate_over_a_thousand_calibrations():
+    """The rate of one calibration on n = 60 texts has a variance of at most α(1 − α)/(n + 2): a standard error over
+    1,000 of them of 0.0012; four of them: false alarm 3 in 100,000. Without raising, the third group has 21 %."""
+    rates = group_rates(np.random.default_rng(0), raised=True)
+    assert (rates <= 0.1 + 4 * 0.0012).all() and rates[2] > 0.07
+    assert group_rates(np.random.default_rng(0), raised=False)[2] > 0.18
+
+
+def test_rates_by_group_by_hand():
+    """No text of 19: the upper end x has (1 − x)^19 = 0.025; all of one: the lower end is 0.025."""
+    worst, best = rates_by_group(["a"] * 19 + ["b"], [False] * 19 + [True])
+    assert (worst.group, worst.flagged, worst.texts, worst.share) == ("b", 1, 1, 1.0)
+    assert worst.lower == pytest.approx(0.025) and worst.upper == 1.0
+    assert best.lower == 0.0 and best.upper == pytest.approx(1 - 0.025 ** (1 / 19))
+    assert str(best) == "0 of 19 (0.0% to 17.6%)" and GroupRate.from_json(best.to_json()) == best
+
+
+HERE, THERE = np.array([0.75, 0.25]), np.array([0.25, 0.75])  # of two kinds of text
+SCORES = np.array([[0.0, 2.0], [1.0, 3.0]])  # of each kind, as likely as not
+
+
+def flagged_there(weights_of_kinds, *, texts=12, rate=0.5):
+    """The probability that a text from there is called machine after a calibration on texts from here: over all counts
+    of the four states among 12 texts and all new texts. The largest weight is known, so of the rate only 1/10, which 9
+    new texts allow, is spent on it."""
+    kinds, scores, here = np.array([0, 0, 1, 1]), SCORES.ravel(), np.repeat(HERE / 2, 2)
+    seen, probability = np.full(9, weights_of_kinds.max()), 0.0
+    for counts in itertools.product(range(texts + 1), repeat=4):
+        if sum(counts) == texts:
+            states = np.repeat(np.arange(4), counts)
+            weights = ShiftWeights(weights_of_kinds[kinds[states]], seen)
+            threshold = shifted_threshold(scores[states], weights, rate).threshold
+            above = 0.0 if threshold is None else ((SCORES > threshold) * THERE[:, None] / 2).sum()
+            probability += multinomial.pmf(counts, texts, here) * above
+    return probability
+
+
+def test_weighted_texts_keep_the_rate_elsewhere_exactly():
+    """α − δ = 0.4, by enumeration; equal weights, the mistake of taking here for there, break even α = 0.5."""
+    assert 0.1 < flagged_there(THERE / HERE) <= 0.4
+    assert flagged_there(np.ones(2)) > 0.5
+
+
+def test_equal_weights_are_the_plain_threshold():
+    """With δ = 1/(m + 1) spent on the weights, the rank is that of α − δ; with few texts it does not exist."""
+    scores = np.random.default_rng(0).normal(size=200)
+    for texts, rate in ((200, 0.1), (60, 0.06), (19, 0.06)):
+        weights = ShiftWeights(np.ones(texts), np.ones(99))
+        spent = max(0.2 * rate, 0.01)
+        spent = 1 - math.ceil(100 * (1 - spent) - 1e-9) / 100  # what 99 texts allow
+        plain = false_positive_threshold(scores[:texts], rate - spent) if texts >= texts_needed(rate - spent) else None
+        shifted = shifted_threshold(scores[:texts], weights, rate)
+        assert shifted.threshold == (plain and plain.threshold) and shifted.effective_texts == pytest.approx(texts)
+
+
+def shifted_rates(rng, weigh, *, repeats, texts=800, seen=200, rate=0.05):
+    """Shares of human texts from elsewhere above the threshold, exactly known: x is N(0, 1) here and N(1, 1) there, and
+    the score is x plus as much noise."""
+    rates = []
+    for _ in range(repeats):
+        here, there = rng.normal(0, 1, texts), rng.normal(1, 1, seen)
+        scores = here + rng.normal(0, 1, texts)
+        threshold = shifted_threshold(scores, weigh(here, there), rate).threshold
+        rates.append(0.0 if threshold is None else norm.sf((threshold - 1) / math.sqrt(2)))
+    return np.array(rates)
+
+
+def test_the_rate_is_kept_elsewhere_over_a_thousand_calibrations():
+    """With the true weights, w(x) = exp(x − ½), the mean rate is at most 5 % (the standard error is of the rates seen);
+    unweighted, more than three times as many texts from there are flagged."""
+
+    def true(here, there):
+        return ShiftWeights(np.exp(here - 0.5), np.exp(there - 0.5))
+
+    rates = shifted_rates(np.random.default_rng(0), true, repeats=1000)
+    assert 0.02 < rates.mean() <= 0.05 + 4 * rates.std() / math.sqrt(1000)
+    plain = shifted_rates(
+        np.random.default_rng(0), lambda h, t: ShiftWeights(np.ones_like(h), np.ones(200)), repeats=50
+    )
+    assert plain.mean() > 0.13
+
+
+def test_weights_of_a_classifier_come_near_the_true_ones():
+    """Features: x and a column of noise. The odds are the density ratio exp(x − ½), shrunk somewhat by L2; judged by
+    other texts, no text pulls its own weight up."""
+    rng = np.random.default_rng(1)
+    here, there = (np.stack([rng.normal(mean, 1, 600), rng.normal(0, 1, 600)], axis=1) for mean in (0, 1))
+    weights = shift_weights(here, there)
+    slope, shift = np.polyfit(here[:, 0], np.log(weights.calibration), 1)
+    assert 0.8 < slope < 1.15 and -0.7 < shift < -0.3
+    rates = shifted_rates(rng, lambda h, t: shift_weights(h[:, None], t[:, None]), repeats=4)
+    assert rates.mean() < 0.06
+    with pytest.raises(DataError, match="weights need 10 texts or more of either place, came 600"):
+        shift_weights(here, there[:9])
+
+
+def test_where_calibration_texts_do_not_carry_there_is_no_threshold():
+    """Two places that hardly overlap: few texts here look as those there do, and these have all the weight."""
+    weights = ShiftWeights(np.array([20.0] * 5 + [0.01] * 495), np.full(200, 20.0))
+    shifted = shifted_threshold(np.arange(500.0), weights, 0.05)
+    assert shifted.threshold is None and shifted.effective_texts < 6
+    with pytest.raises(DataError, match=r"too few new texts: a .* rate of 0\.05 needs at least 20, came 19"):
+        shifted_threshold(np.arange(500.0), ShiftWeights(np.ones(500), np.ones(19)), 0.05)
+    with pytest.raises(DataError, match="3 scores of human text but 500 weights"):
+        shifted_threshold(np.zeros(3), weights, 0.05)

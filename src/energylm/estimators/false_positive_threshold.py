@@ -39,7 +39,7 @@ from energylm.records import Record
 SPENT_ON_WEIGHTS = 0.2  # of α is δ, if enough new texts came
 _ROUNDING = 1e-9  # keeps (n + 1)·0.99 and 1/0.05 from being rounded up
 _FOLDS = 5
-_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # inverse of L2: strong, since a weak one overstates how far two places are apart
+_STRENGTH = 0.1  # inverse of L2, on standardised features
 
 Floats = NDArray[np.float64]
 
@@ -183,9 +183,9 @@ class ShiftWeights:
 
 def shift_weights(calibrationD: ArrayLike, new_MD: ArrayLike) -> ShiftWeights:
     """The odds that a text is new, by logistic regression on D features with both places weighing the same. Each text
-    is judged by a fit on other texts, and the strength of L2 is chosen among these, too."""
+    is judged by a fit on other texts."""
     with extra("detect"):
-        from sklearn.linear_model import LogisticRegressionCV
+        from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold, cross_val_predict
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
@@ -197,19 +197,10 @@ def shift_weights(calibrationD: ArrayLike, new_MD: ArrayLike) -> ShiftWeights:
             f"and {len(new):,} new ones; add some"
         )
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=0)
-    model = LogisticRegressionCV(
-        Cs=_STRENGTHS,
-        cv=folds,
-        class_weight="balanced",
-        scoring="neg_log_loss",
-        l1_ratios=(0.0,),
-        use_legacy_attributes=False,
-    )
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=_STRENGTH, class_weight="balanced"))
     is_new = np.repeat([0, 1], [len(calibration), len(new)])
     features = np.concatenate([calibration, new])
-    log_odds = cross_val_predict(
-        make_pipeline(StandardScaler(), model), features, is_new, cv=folds, method="decision_function"
-    )
+    log_odds = cross_val_predict(model, features, is_new, cv=folds, method="decision_function")
     weights = np.exp(log_odds)
     return ShiftWeights(weights[: len(calibration)], weights[len(calibration) :])
 
