@@ -6,8 +6,10 @@ import pytest
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from energylm.bundles.known_models import KNOWN_MODELS, locate
-from energylm.config.environment import is_hub_name
+from energylm.cli.command import VerbCommand
+from energylm.config.environment import OFFLINE, is_hub_name
 from energylm.errors import ModelError
+from energylm.verbs.table import verb_class
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +26,54 @@ def test_what_is_here_comes_first(home):
     assert locate("model.gguf").name == "model.gguf"
 
 
-def test_known_names_lead_home():
-    with pytest.raises(ModelError, match="run `energylm models get smollm2-135m` first"):
-        locate("smollm2-135m")
-    KNOWN_MODELS["smollm2-135m"].folder.mkdir(parents=True)
+@pytest.fixture
+def fetched(monkeypatch):
+    """A `models get` that makes the folder, and the names that it was asked for; online."""
+    names = []
+
+    def get(name):
+        names.append(name)
+        KNOWN_MODELS[name].folder.mkdir(parents=True)
+
+    monkeypatch.setattr("energylm.verbs.fitting.get_known_model", get)
+    for variable in OFFLINE:
+        monkeypatch.delenv(variable, raising=False)
+    return names
+
+
+def test_known_names_lead_home_and_are_fetched_once(fetched):
     assert locate("smollm2-135m") == KNOWN_MODELS["smollm2-135m"].folder
+    assert locate("smollm2-135m").is_dir() and fetched == ["smollm2-135m"]
+
+
+@pytest.mark.parametrize("variable", OFFLINE)
+def test_nothing_is_fetched_offline(fetched, monkeypatch, variable):
+    monkeypatch.setenv(variable, "1")
+    words = f"'minilm-l6' is known but not here yet, and {variable} is set; run `energylm models get minilm-l6` first"
+    with pytest.raises(ModelError, match=words) as caught:
+        locate("minilm-l6")
+    assert fetched == [] and "\n" not in str(caught.value)
+    monkeypatch.setenv(variable, "0")  # teeth: the value counts, not the name
+    assert locate("minilm-l6").is_dir() and fetched == ["minilm-l6"]
+
+
+def test_a_dry_run_fetches_nothing(fetched):
+    """The same command without --dry-run asks for the model first."""
+    words = ["smollm2-135m", "--prompt", "The"]
+    command = VerbCommand(verb_class("lm sample"))
+    with pytest.raises(ModelError, match="a dry run fetches nothing; run `energylm models get smollm2-135m`"):
+        command.main([*words, "--dry-run"], standalone_mode=False)
+    assert fetched == []
+    with pytest.raises(ModelError, match="holds no config.json"):  # what is fetched here is an empty folder
+        command.main(words, standalone_mode=False)
+    assert fetched == ["smollm2-135m"]
+
+
+def test_offline_the_hub_is_not_asked(monkeypatch):
+    monkeypatch.setenv(OFFLINE[0], "1")
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: pytest.fail("asked"))
+    with pytest.raises(ModelError, match="'no-one/nothing' is not here, and the hub cannot be reached"):
+        locate("no-one/nothing")
 
 
 def test_what_can_be_a_name_of_the_hub():

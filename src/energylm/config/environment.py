@@ -1,7 +1,15 @@
-"""The surroundings of a run: folders (`ENERGYLM_HOME`, `ENERGYLM_DATA`), names of the hub, and the engine of blocks."""
+"""The surroundings of a run: folders (`ENERGYLM_HOME`, `ENERGYLM_DATA`), whether models may be fetched, names of the
+hub, and the engine of blocks.
+
+A known model that is asked for by its name is fetched on first use, unless `ENERGYLM_OFFLINE` or `HF_HUB_OFFLINE` is
+set, or the work only looks (`without_fetching`: dry runs, plans).
+"""
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Literal, Self
 
@@ -12,6 +20,8 @@ from energylm.errors import DataError
 
 LOCAL: Literal["local"] = "local"
 RAY: Literal["ray"] = "ray"
+OFFLINE = ("ENERGYLM_OFFLINE", "HF_HUB_OFFLINE")
+_only_looks = ContextVar("only_looks", default=False)
 
 
 def home_folder() -> Path:
@@ -32,6 +42,24 @@ def data_folder() -> Path:
     if not folder.is_dir():
         raise DataError(f"ENERGYLM_DATA names {folder}, which is not a folder")
     return folder
+
+
+def why_not_fetched() -> str | None:
+    """Why nothing may be fetched now, in words; None where it may."""
+    for name in OFFLINE:
+        if os.environ.get(name, "").lower() not in ("", "0", "false", "no"):
+            return f"{name} is set"
+    return "a dry run fetches nothing" if _only_looks.get() else None
+
+
+@contextmanager
+def without_fetching() -> Iterator[None]:
+    """Within it nothing is fetched."""
+    token = _only_looks.set(True)
+    try:
+        yield
+    finally:
+        _only_looks.reset(token)
 
 
 def is_hub_name(name: str) -> bool:

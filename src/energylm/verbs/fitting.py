@@ -121,6 +121,11 @@ class RerankerFit(Record):
     convention: str
 
 
+def get_known_model(name: str) -> None:
+    """Fetch a known model that is not here yet, whose name was used."""
+    verb_class("models get").checked({"name": name}).run()
+
+
 def fit_reranker(
     lists: str | Path | Sequence[NBest],
     scorer: Any,

