@@ -96,6 +96,12 @@ def test_a_known_form_is_packed(make):
     assert isinstance(decoder_for(make()), PackedDecoder)
 
 
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_one_continuation_of_each_context(make):
+    network = make()
+    torch.testing.assert_close(second_logits(network), plain_logits(network), atol=1e-4, rtol=0)
+
+
 def test_big_networks_are_not_copied(monkeypatch):
     monkeypatch.setattr(packed, "MOST_BYTES", 1000)
     assert "would take more than" in why_not_packed(llama())

@@ -200,7 +200,7 @@ def _attend(state: PackedState, layer: int, projected_RE: Tensor, rotation_BD: T
         pairs = torch.view_as_complex(turned.unflatten(-1, (-1, 2)))
         turned = torch.view_as_real(pairs * rotation_BD[:, None, None]).flatten(-2)
     query = turned[:, :, : packed.heads].unflatten(2, (kv_heads, group)).transpose(1, 2)
-    query = query.reshape(contexts * kv_heads, copies * group, width)
+    query = query.contiguous().view(contexts * kv_heads, copies * group, width)
     by_head = (contexts, kv_heads, copies, -1, width)
     state.keys[layer].view(by_head)[:, :, :, newest] = turned[:, :, packed.heads :].transpose(1, 2)
     new_value = projected_RE.view(contexts, copies, -1, width)[:, :, packed.heads + kv_heads :]
