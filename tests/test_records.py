@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from energylm.errors import ConfigError
+from energylm.errors import ConfigError, MissingExtra
 from energylm.plots import LinePlot, Series
 from energylm.records import LOCAL, Record
 from energylm.tables import Table
@@ -119,7 +119,7 @@ def test_a_data_frame_has_every_digit_and_pandas_is_asked_for_by_name(monkeypatc
     frame = Drawn([1 / 3, math.inf]).to_pandas()
     assert frame["value"].tolist() == [1 / 3, math.inf]
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigError, match="pip install pandas"):
+    with pytest.raises(MissingExtra, match=r"needs pandas.*energylm\[data\]"):
         Drawn([1.0]).to_pandas()
 
 

@@ -1,7 +1,12 @@
 """One family of errors. Each says what was wrong, what came, what was expected, and the cure, in one line.
 
 The command line prints the line and leaves with the error's `exit_code`: 2 for a user's mistake, 1 for a failed run.
+
+What only some commands need is an extra of the package (pyproject.toml says which); `extra` stands around its imports.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class EnergyLMError(Exception):
@@ -48,3 +53,19 @@ class WorkerLost(EnergyLMError):
     """Workers of a cluster die again and again on the same work."""
 
     exit_code = 1
+
+
+class MissingExtra(EnergyLMError):
+    """A package that this piece of work needs is not installed; names the extra that brings it."""
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Around imports of what the extra `name` brings: `with extra("report"): from matplotlib.figure import Figure`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "energylm"):  # a module of ours: no installation would bring it
+            raise
+        raise MissingExtra(f"this needs {package}, which is not installed: pip install 'energylm[{name}]'") from None

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from energylm.errors import extra
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -54,7 +56,8 @@ class LinePlot:
         return {"x_label": self.x_label, "y_label": self.y_label, "log_x": self.log_x, "series": series}
 
     def png(self) -> bytes:
-        from matplotlib.figure import Figure
+        with extra("report"):
+            from matplotlib.figure import Figure
 
         figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
         axes = figure.add_subplot()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from energylm.errors import ConfigError
+from energylm.errors import extra
 
 if TYPE_CHECKING:
     import rich.table
@@ -96,10 +96,8 @@ def to_html(table: Table, *, most_rows: int) -> str:
 
 def to_pandas(table: Table) -> Any:
     """A `pandas.DataFrame` with every digit."""
-    try:
+    with extra("data"):
         import pandas
-    except ImportError:
-        raise ConfigError("a data frame needs pandas, which is not installed: pip install pandas") from None
     return pandas.DataFrame([list(row) for row in table.rows], columns=list(table.columns))
 
 

@@ -20,7 +20,7 @@ import ray.exceptions
 from energylm.cli.main import run
 from energylm.config.environment import EngineConfig
 from energylm.data.negatives import Negatives
-from energylm.errors import ConfigError, ModelError, WorkerLost
+from energylm.errors import ConfigError, MissingExtra, ModelError, WorkerLost
 from energylm.jobs import ray_engine
 from energylm.jobs.job import Job
 from energylm.progress import Counter, say
@@ -228,11 +228,12 @@ def test_no_room_is_said_once(pool, capsys):
 def test_without_the_extra_one_line_says_how_to_install_it(monkeypatch, model_folder, tmp_path):
     (tmp_path / "a.txt").write_text("boats\n")
     monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "energylm.jobs.ray_engine", raising=False)
     arguments = ["score", str(model_folder), str(tmp_path / "a.txt"), "--engine", "ray"]
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(MissingExtra) as refused:
         run(arguments)
     assert refused.value.exit_code == 2
-    assert str(refused.value) == ("--engine ray needs Ray, which is not installed; run: pip install 'energylm[ray]'")
+    assert str(refused.value) == "this needs ray, which is not installed: pip install 'energylm[ray]'"
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(monkeypatch):

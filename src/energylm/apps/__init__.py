@@ -5,13 +5,13 @@ A folder holds everything of its application: verbs, HTTP, work, storage, pages.
 the extra `energylm[web]`, but for the declarations of their verbs.
 """
 
-from energylm.errors import ConfigError
+from importlib import import_module
+
+from energylm.errors import extra
 
 
 def needs_extra(*modules: str) -> None:
-    """Say how to install what an application needs beyond the package itself, if it is not there."""
-    from importlib.util import find_spec
-
-    absent = [module for module in modules if find_spec(module) is None]
-    if absent:
-        raise ConfigError(f"this command needs {', '.join(absent)}: pip install 'energylm[web]'")
+    """Say how to install what an application needs beyond the package itself, before anything of it is imported."""
+    with extra("web"):
+        for module in modules:
+            import_module(module)

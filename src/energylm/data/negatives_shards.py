@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from energylm.data.negatives_manifest import NegativesShard
-from energylm.errors import DataError
+from energylm.errors import DataError, extra
 from energylm.files import atomic_file, sha256_of_file
+
+with extra("data"):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 ROWS_PER_GROUP = 32
 

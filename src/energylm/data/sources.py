@@ -27,7 +27,7 @@ from energylm.config.texts import SourceSettings
 from energylm.data.dataset_sources import HuggingFaceDataset, StateOfTheUnion, is_saved_dataset
 from energylm.data.document import Document, Fingerprint, Source, guarded
 from energylm.data.text_files import decoded_blocks, decoded_lines, json_records, nearest_field, text_field
-from energylm.errors import DataError
+from energylm.errors import DataError, extra
 from energylm.files import sha256_of_file
 
 _TITLES = {"MR": "MISTER", "MRS": "MISSUS", "DR": "DOCTOR", "ST": "SAINT"}  # LibriSpeech's spellings
@@ -182,8 +182,9 @@ class ParquetColumn(FileSource):
         return None  # compressed
 
     def documents(self) -> Iterator[Document]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        with extra("data"):
+            import pyarrow as pa
+            import pyarrow.parquet as pq
 
         try:
             # A small buffer instead of whole row groups: writers often make the file one group.

@@ -125,7 +125,8 @@ class CharacterFScore:
     name, lower_is_better = "chrF", False
 
     def __init__(self) -> None:
-        from sacrebleu.metrics.chrf import CHRF
+        with extra("rerank"):
+            from sacrebleu.metrics.chrf import CHRF
 
         self._metric = CHRF()
         self._metric.corpus_score(["a"], [["a"]])  # a signature names what the last score was made of

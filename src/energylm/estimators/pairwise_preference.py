@@ -24,12 +24,14 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse.csgraph import connected_components
-from scipy.stats import binomtest, norm
 
-from energylm.errors import DataError
+from energylm.errors import DataError, extra
 from energylm.estimators.discrimination import TAIL, Interval
 from energylm.records import Record
+
+with extra("web"):
+    from scipy.sparse.csgraph import connected_components
+    from scipy.stats import binomtest, norm
 
 Verdict = Literal["first", "second", "tie"]
 CONFIDENCE = 0.95

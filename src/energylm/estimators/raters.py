@@ -20,12 +20,17 @@ Relations  `pairwise_preference` counts the votes.
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.stats import binom
+
+from energylm.errors import extra
+
+with extra("web"):
+    from scipy.stats import binom
 
 
 def krippendorff_alpha(votes: Mapping[tuple[str, str], str]) -> float | None:
     """α of (rater, unit) → vote. None where it is undefined: no unit with two votes, or one and the same vote only."""
-    import krippendorff
+    with extra("web"):
+        import krippendorff
 
     raters, units = (sorted({key[axis] for key in votes}) for axis in (0, 1))
     values = sorted(set(votes.values()))

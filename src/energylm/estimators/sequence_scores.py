@@ -8,6 +8,7 @@ length and its values by source length (goyal2021 tables 5.5 and 5.6).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from energylm.errors import extra
 from energylm.records import Record
 from energylm.tables import Table
 
@@ -116,7 +117,8 @@ def tag_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 
 
 def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> EntityScores:
-    from seqeval.metrics import classification_report
+    with extra("rerank"):
+        from seqeval.metrics import classification_report
 
     tags = tag_scores(gold, predicted)
     report = classification_report(
@@ -140,7 +142,8 @@ def translation_scores(
     sources: Sequence[str], references: Sequence[str], outputs: Sequence[str], *, length_bins: Sequence[int] = ()
 ) -> TranslationScores:
     """`length_bins` are the edges in source words: below the first, …, from the last on."""
-    from sacrebleu.metrics.bleu import BLEU
+    with extra("rerank"):
+        from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU()
     whole = metric.corpus_score(list(outputs), [list(references)])

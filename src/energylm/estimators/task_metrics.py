@@ -30,6 +30,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from energylm.errors import extra
 from energylm.records import Record
 
 Floats = NDArray[np.float64]
@@ -62,7 +63,8 @@ def pearson_correlation(gold_N: Floats, predicted_N: Floats) -> float:
 
 
 def spearman_correlation(gold_N: Floats, predicted_N: Floats) -> float:
-    from scipy.stats import rankdata
+    with extra("rerank"):
+        from scipy.stats import rankdata
 
     return pearson_correlation(rankdata(gold_N), rankdata(predicted_N))
 

@@ -13,16 +13,13 @@ Relations  `ray_engine` is the cluster's; `kept_blocks` keeps results on disk, s
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from importlib import import_module
 from typing import Any, Protocol
 
 import torch
 
 from energylm.config.environment import LOCAL, EngineConfig
-from energylm.errors import ConfigError
+from energylm.errors import extra
 from energylm.progress import Progress
-
-RAY_EXTRA = "pip install 'energylm[ray]'"
 
 
 class Worker(Protocol):
@@ -66,11 +63,8 @@ def open_engine(config: EngineConfig) -> Iterator[Engine]:
         with _threads(config.threads_per_worker):
             yield LocalEngine()
         return
-    try:
-        import_module("ray")
-    except ImportError:
-        raise ConfigError(f"--engine ray needs Ray, which is not installed; run: {RAY_EXTRA}") from None
-    from energylm.jobs.ray_engine import RayEngine, connected
+    with extra("ray"):
+        from energylm.jobs.ray_engine import RayEngine, connected
 
     with connected(config):
         yield RayEngine(config)

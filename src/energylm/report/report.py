@@ -6,13 +6,15 @@ Files appear whole, the page last: where it is, everything is.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from energylm import __version__
+from energylm.errors import MissingExtra
 from energylm.files import atomic_file, write_json, write_text
+from energylm.progress import say
 from energylm.report import html_page
 from energylm.report.plots import HeatMap, LinePlot
 from energylm.tables import Table, to_markdown
@@ -67,20 +69,25 @@ def write_report(folder: Path | str, *, title: str, sections: Sequence[Section])
     names = [slug(section.title) for section in sections]
     if len(set(names)) < len(names):
         raise ValueError(f"sections of one report need titles of their own, came {[s.title for s in sections]}")
-    pictures = {
-        f"{name}.png": section.plot.png()
-        for name, section in zip(names, sections, strict=True)
-        if isinstance(section, Plot)
-    }
+    pictures = _pictures(dict(zip(names, sections, strict=True)))
     for name, picture in pictures.items():
         with atomic_file(folder / name) as temporary:
             temporary.write_bytes(picture)
     records = {name: _record(section) for name, section in zip(names, sections, strict=True)}
     write_json(folder / RESULTS, {"title": title, "energylm": __version__, "order": names, "sections": records})
-    write_text(folder / MARKDOWN, _markdown(title, sections))
+    write_text(folder / MARKDOWN, _markdown(title, sections, has_pictures=bool(pictures)))
     body = [_html(section, pictures.get(f"{name}.png", b"")) for name, section in zip(names, sections, strict=True)]
     write_text(folder / PAGE, html_page.page(title=title, body="\n".join(body), footer=f"energylm {__version__}"))
     return folder / PAGE
+
+
+def _pictures(sections: Mapping[str, Section]) -> dict[str, bytes]:
+    """A PNG for each plot; none where nothing can draw them, since what a long run found is worth more than they."""
+    try:
+        return {f"{name}.png": section.plot.png() for name, section in sections.items() if isinstance(section, Plot)}
+    except MissingExtra as error:
+        say(f"energylm: the report is without its plots, whose numbers are in {RESULTS}; {error}")
+        return {}
 
 
 def slug(title: str) -> str:
@@ -106,7 +113,7 @@ def _record(section: Section) -> dict[str, Any]:
             return {"kind": "samples", "title": title, "samples": [asdict(sample) for sample in samples]}
 
 
-def _markdown(title: str, sections: Sequence[Section]) -> str:
+def _markdown(title: str, sections: Sequence[Section], *, has_pictures: bool) -> str:
     parts = [f"# {title}"]
     for section in sections:
         parts.append(f"## {section.title}")
@@ -116,7 +123,7 @@ def _markdown(title: str, sections: Sequence[Section]) -> str:
             case Numbers():
                 parts.append(to_markdown(section.table).strip())
             case Plot():
-                parts.append(f"![{section.alt}]({slug(section.title)}.png)")
+                parts.append(f"![{section.alt}]({slug(section.title)}.png)" if has_pictures else section.alt)
             case Samples():
                 parts += [f"**{sample.label}**\n\n{_quoted(sample)}" for sample in section.samples]
     return "\n\n".join(parts) + "\n"
@@ -134,7 +141,7 @@ def _html(section: Section, picture: bytes) -> str:
         case Numbers():
             inner = html_page.table(section.table)
         case Plot():
-            inner = html_page.picture(picture, alt=section.alt)
+            inner = html_page.picture(picture, alt=section.alt) if picture else html_page.paragraphs(section.alt)
         case Samples():
             inner = "\n".join(html_page.sample(s.label, s.prompt, s.continuation) for s in section.samples)
     return html_page.section(section.title, inner, identifier=slug(section.title))

@@ -13,8 +13,12 @@ Relations  `exact` supplies the probabilities; where paths can be enumerated (`c
 import math
 
 import torch
-from scipy import stats
 from torch import Tensor
+
+from energylm.errors import extra
+
+with extra("testing"):
+    from scipy import stats
 
 FALSE_ALARM = 1e-4
 MIN_EXPECTED = 10.0  # below this the χ² law of a cell is too rough for tails of 1e-4

@@ -13,12 +13,15 @@ Relations  `choices` walks the paths. An epoch is a product of its steps' matric
 from collections.abc import Callable
 
 import torch
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from energylm.contracts import Choices
+from energylm.errors import extra
 from energylm.testing.choices import enumerate_rows
 from energylm.testing.enumeration import index_of
+
+with extra("testing"):
+    from scipy.sparse.csgraph import connected_components
 
 Kernel = Callable[[Tensor, Choices], Tensor]  # (R, T) states and a source of decisions → (R, T) next states
 

@@ -25,12 +25,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
-from energylm.errors import DataError
+from energylm.errors import DataError, extra
 from energylm.objectives.residual_energy import residual_nce
+
+with extra("train"):
+    from scipy.optimize import brentq
 
 MIN_SCALE = 1e-3  # where the energy tells nothing, or the contrary: the joint model becomes the language model
 _INNER_SHARES = (0.25, 0.05, 0.0)  # left out on either side of what is measured, until it is wider than a point

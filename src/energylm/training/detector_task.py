@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from energylm.bundles.energy_reading import sequence_energies
 from energylm.data.text_blocks import BlockReader, EncodedText, block_starts
 from energylm.energies.pooled import PooledEnergy
+from energylm.errors import extra
 from energylm.objectives.residual_energy import residual_nce
 from energylm.randomness import derive_seed, epoch_order, row_keys, row_uniforms
 from energylm.training.energy_task import ContrastEnergies, contrast_sums
@@ -142,7 +143,8 @@ STRENGTH = 0.01  # C: a few hundred blocks of a few hundred features need a stro
 @torch.no_grad()
 def fit_projection(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
     """Set `model.head` from batches of (tokens, lengths) whose rows are human, machine, human, machine, …"""
-    from sklearn.linear_model import LogisticRegression
+    with extra("detect"):
+        from sklearn.linear_model import LogisticRegression
 
     states_ND = np.concatenate([_pooled_states(model, *batch) for batch in batches])
     is_machine_N = np.arange(len(states_ND)) % 2 == 1

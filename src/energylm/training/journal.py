@@ -21,7 +21,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from energylm.errors import DataError
+from energylm.errors import DataError, extra
 from energylm.files import disk_full_is_said, write_text
 from energylm.training.processes import Processes
 
@@ -38,7 +38,8 @@ class Journal:
         self._file = open(self.path, "a", encoding="utf-8")
         self._board = None
         if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
+            with extra("train"):
+                from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=after_step + 1)
 

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the server needs the extra energylm[web]")
 
 from energylm.apps.serve.verb import NewKey, Serve
-from energylm.errors import ConfigError
+from energylm.errors import MissingExtra
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,8 @@ def test_mistakes_are_told(energylm, arguments, says):
 
 
 def test_an_absent_extra_is_told(monkeypatch):
-    import importlib.util
-
-    original = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else original(name))
-    with pytest.raises(ConfigError, match=r"needs uvicorn: pip install 'energylm\[web\]'"):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(MissingExtra, match=r"needs uvicorn, .* pip install 'energylm\[web\]'"):
         Serve(language_model="m").run()
 
 

@@ -1,6 +1,7 @@
 """`energylm study new | simulate | report | export`: what they print; mistakes are one line and exit code 2."""
 
 import json
+import sys
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_a_study_without_answers_is_said(files, study):
 
 
 def test_a_missing_extra_is_said(files, study, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     code, _, err = study("report", "s")
     assert code == 2 and "pip install 'energylm[web]'" in err and err.count("\n") == 1
 

@@ -9,7 +9,7 @@ from energylm.apps.security import hash_token, token_matches
 from energylm.apps.study.design import Pair, StudyDesign, write_study
 from energylm.apps.study.store import StudyStore
 from energylm.apps.study.verbs import StudyInvite, StudyServe
-from energylm.errors import ConfigError, DataError
+from energylm.errors import DataError, MissingExtra
 
 
 @pytest.fixture
@@ -92,5 +92,5 @@ def test_what_is_no_study_is_said(tmp_path, verb):
 @pytest.mark.parametrize("verb", [StudyInvite, StudyServe])
 def test_an_absent_extra_is_one_line(folder, monkeypatch, verb):
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    with pytest.raises(ConfigError, match=r"needs sqlalchemy: pip install 'energylm\[web\]'"):
+    with pytest.raises(MissingExtra, match=r"needs sqlalchemy, .* pip install 'energylm\[web\]'"):
         verb(study=str(folder)).run()

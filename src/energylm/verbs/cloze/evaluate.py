@@ -18,7 +18,7 @@ from energylm.config.base import Strings
 from energylm.config.cloze import Normalise, ScorerConfig
 from energylm.config.environment import data_folder
 from energylm.data.sentence_tasks import MinimalPair, read_blimp
-from energylm.errors import DataError
+from energylm.errors import DataError, extra
 from energylm.estimators.discrimination import Interval
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.progress import progress
@@ -46,7 +46,8 @@ class Paradigm(Record):
 
     @property
     def accuracy(self) -> Interval:
-        from scipy.stats import binomtest
+        with extra("rerank"):
+            from scipy.stats import binomtest
 
         ends = binomtest(self.right, self.pairs).proportion_ci(method="wilson")
         return Interval(self.right / self.pairs, float(ends.low), float(ends.high))

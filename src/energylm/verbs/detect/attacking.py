@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from energylm.bundles.energy_model import EnergyGradients, EnergyModel, TextBoundEnergy, bind
@@ -36,7 +35,7 @@ from energylm.data.text_files import existing, read_texts
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.data.vocabulary import special_ids, writable_tokens
 from energylm.data.windows import SourceWindows
-from energylm.errors import ConfigError, DataError
+from energylm.errors import ConfigError, DataError, extra
 from energylm.progress import progress
 from energylm.randomness import derive_seed, generator, shuffled
 from energylm.records import LOCAL, Record
@@ -52,6 +51,9 @@ from energylm.search.token_replacement import (
 )
 from energylm.tables import Cell, Table
 from energylm.verbs.detect.probe import AttackEnergy
+
+with extra("detect"):
+    from scipy.stats import spearmanr
 
 SHOWN = 6  # texts with their edits in a report
 

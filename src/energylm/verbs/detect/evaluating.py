@@ -20,6 +20,7 @@ from energylm.data.detection import HUMAN, MACHINE, DetectionData, Label, Labell
 from energylm.data.document import split_of
 from energylm.data.overlap import SeenTexts
 from energylm.data.text_blocks import EncodedText
+from energylm.errors import extra
 from energylm.estimators.discrimination import FALSE_POSITIVE_RATES, Discrimination, discrimination
 from energylm.estimators.false_positive_threshold import texts_needed
 from energylm.progress import say
@@ -246,8 +247,9 @@ def tfidf_scores(train: Sequence[LabelledText], test: Sequence[str], *, seed: in
 
     score(text) = w · tf-idf(words and pairs of words) + b, the strength of L2 chosen on training texts held out.
     """
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
+    with extra("detect"):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression
 
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, max_features=TFIDF_FEATURES, token_pattern=r"(?u)\w+|[^\w\s]"

@@ -35,7 +35,7 @@ from energylm.bundles.known_models import locate
 from energylm.config.sampling import JointSampling
 from energylm.config.vocabulary import WINDOW_PREFIX_TOKENS, WINDOW_TOKENS, N
 from energylm.data.windows import SourceWindows
-from energylm.errors import DataError
+from energylm.errors import DataError, extra
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.randomness import derive_seed
 from energylm.records import Record
@@ -279,7 +279,8 @@ def density_gap(own_log_probs: Sequence[float], real_log_probs: Sequence[float])
 def _density(values: Sequence[float], grid: NDArray[Any]) -> list[float]:
     if max(values) == min(values):
         raise DataError(f"all {len(values)} texts have the same log-probability, so there is no density to draw")
-    from scipy.stats import gaussian_kde
+    with extra("train"):
+        from scipy.stats import gaussian_kde
 
     curve: list[float] = gaussian_kde(np.array(values))(grid).tolist()
     return curve

@@ -18,7 +18,7 @@ from typing import Any, Self
 import yaml
 
 from energylm.config.vocabulary import ENCODER
-from energylm.errors import ConfigError, DataError
+from energylm.errors import ConfigError, DataError, extra
 from energylm.files import read_json, write_json, write_text
 from energylm.jobs.artefacts import ArtefactStore
 from energylm.jobs.costs import CorpusSize, Counted, Product, Surroundings
@@ -247,7 +247,9 @@ def fit_factors(
     """Factors with which the steps in these kept results (`results.json` of recipes, run on `machine`) come out as they
     were measured: least squares, within bounds. Written back by `save_factors`."""
     import numpy as np
-    from scipy.optimize import lsq_linear
+
+    with extra("train"):
+        from scipy.optimize import lsq_linear
 
     rows, measured = [], []
     for file in results:
