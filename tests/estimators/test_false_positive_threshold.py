@@ -200,22 +200,21 @@ def test_rates_by_group_by_hand():
 
 
 HERE, THERE = np.array([0.75, 0.25]), np.array([0.25, 0.75])  # of two kinds of text
-SCORES = np.array([[0.0, 2.0], [1.0, 3.0]])  # of each kind, as likely as not
+SCORES = np.array([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])  # of each kind, equally likely
 
 
-def flagged_there(weights_of_kinds, *, texts=12, rate=0.5):
+def flagged_there(weights_of_kinds, *, texts=8, rate=0.5):
     """The probability that a text from there is called machine after a calibration on texts from here: over all counts
-    of the four states among 12 texts and all new texts. The largest weight is known, so of the rate only 1/10, which 9
+    of the six states among 8 texts and all new texts. The largest weight is known, so of the rate only 1/10, which 9
     new texts allow, is spent on it."""
-    kinds, scores, here = np.array([0, 0, 1, 1]), SCORES.ravel(), np.repeat(HERE / 2, 2)
+    kinds, scores, here = np.repeat([0, 1], 3), SCORES.ravel(), np.repeat(HERE / 3, 3)
     seen, probability = np.full(9, weights_of_kinds.max()), 0.0
-    for counts in itertools.product(range(texts + 1), repeat=4):
-        if sum(counts) == texts:
-            states = np.repeat(np.arange(4), counts)
-            weights = ShiftWeights(weights_of_kinds[kinds[states]], seen)
-            threshold = shifted_threshold(scores[states], weights, rate).threshold
-            above = 0.0 if threshold is None else ((SCORES > threshold) * THERE[:, None] / 2).sum()
-            probability += multinomial.pmf(counts, texts, here) * above
+    for states in map(np.array, itertools.combinations_with_replacement(range(6), texts)):
+        counts = np.bincount(states, minlength=6)
+        weights = ShiftWeights(weights_of_kinds[kinds[states]], seen)
+        threshold = shifted_threshold(scores[states], weights, rate).threshold
+        above = 0.0 if threshold is None else ((SCORES > threshold) * THERE[:, None] / 3).sum()
+        probability += multinomial.pmf(counts, texts, here) * above
     return probability
 
 
