@@ -99,7 +99,7 @@ def _shared_prefix_energies(
             hidden_RSD = encoder.read(prefix, tokens_BNT[block].flatten(0, 1))
             total_RD = context_sum_GD.repeat_interleave(share, dim=0) + network.sum_real(hidden_RSD, lengths_R)
             tokens_R = prefix.lengths_B.repeat_interleave(share) + lengths_R
-            energy_BN[block] = network.project(total_RD / tokens_R[:, None]).view(-1, share)
+            energy_BN[block] = network.project_sum(total_RD, tokens_R).view(-1, share)
     return energy_BN
 
 

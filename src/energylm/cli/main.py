@@ -17,9 +17,9 @@ from typing import Any, cast
 import click
 
 from energylm import __version__
-from energylm.cli.waiting import set_waiting
 from energylm.errors import ConfigError, EnergyLMError
 from energylm.verbs import table
+from energylm.waiting import adapt_waiting
 
 MAX_WIDTH = 110
 INTERRUPTED = 130  # the exit code of Ctrl-C
@@ -51,6 +51,11 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        nested = " ".join([self.prefix, *args[:2]]).strip()
+        if len(args) > 1 and nested in table.VERBS and nested.rpartition(" ")[0] in table.VERBS:
+            # `rerank train`: a verb below one that is a verb by itself
+            found = VerbGroup(nested.rpartition(" ")[0]).get_command(context, args[1])
+            return " ".join(args[:2]), found, args[2:]
         if args and not args[0].startswith("-") and self.get_command(context, args[0]) is None:
             known = self.list_commands(context)
             near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.6)
@@ -97,7 +102,7 @@ def run(arguments: list[str]) -> None:
 
 def main() -> None:
     _prepare_streams()
-    set_waiting()
+    adapt_waiting()
     try:
         _refuse_unreadable_arguments()
         run(sys.argv[1:])

@@ -79,6 +79,7 @@ LengthNormalisation = Literal["none", "word", "character"]
 LengthTerm = Literal["words", "characters"]
 WeightSearch = Literal["grid", "exact"]
 Choice = Literal["best", "mbr"]
+ListObjective = Literal["expected-error", "nce", "most-offending"]
 MBR: Choice = "mbr"
 EXACT: WeightSearch = "exact"
 

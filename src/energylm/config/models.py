@@ -110,14 +110,14 @@ KIND_WORDS: dict[EnergyKind, str] = {
     BILSTM: "bidirectional LSTM",
 }
 
-# Over all tokens (deng2020), the first position (bakhtin2019's BiTransf), or the sum of bakhtin2019's Linear.
+# Over all tokens (deng2020), the first position (bakhtin2019's BiTransf), or the sum (bakhtin2019's Linear; lists).
 Pooling = Literal["mean", "first", "sum"]
 MEAN: Pooling = "mean"
 FIRST: Pooling = "first"
 SUM: Pooling = "sum"
 POOLINGS: dict[EnergyKind, tuple[Pooling, ...]] = {  # what each kind can do; the first is its default
-    UNIT: (MEAN,),
-    BIT: (MEAN, FIRST),
+    UNIT: (MEAN, SUM),
+    BIT: (MEAN, FIRST, SUM),
     LINEAR: (SUM,),
     BILSTM: (MEAN,),
 }

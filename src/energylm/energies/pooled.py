@@ -4,6 +4,8 @@
                                                     Bakhtin et al. 2019 §4.3: UniTransf and BiLSTM
     E(x) = w · h_1(x) + b                  first    Bakhtin et al. 2019 §4.3: BiTransf
     E(x) = Σ_t u[x_t]                      sum      Bakhtin et al. 2019 §4.3: Linear, whose states are its token weights
+    E(x) = w · Σ_t h_t(x) + b              sum      `rerank train`: one wrong word of a long hypothesis weighs as much
+                                                    as one of a short hypothesis
 
 Mean and sum run over the real tokens of context and continuation alike; padding never changes an energy. The first
 position is the encoder's own [CLS] (or <s>) where an energy that reads text has one; without such a token it is the
@@ -90,8 +92,7 @@ class PooledEnergy(nn.Module):
         ).last_hidden_state
         if self.pooling == FIRST:
             return self.project(hidden_BTD[:, 0])
-        total_BD = self.sum_real(hidden_BTD, lengths_B)
-        return self.project(total_BD if self.pooling == SUM else total_BD / lengths_B[:, None])
+        return self.project_sum(self.sum_real(hidden_BTD, lengths_B), lengths_B)
 
     def sum_real(self, hidden_BTD: Tensor, lengths_B: Tensor) -> Tensor:
         """(B, D) sums over the first `lengths` positions, in the projection's precision."""
@@ -99,6 +100,10 @@ class PooledEnergy(nn.Module):
         with torch.autocast(hidden_BTD.device.type, enabled=False):
             hidden_BTD = hidden_BTD.to(self.head.weight.dtype)
             return torch.einsum("bt,btd->bd", real_BT.to(hidden_BTD.dtype), hidden_BTD)
+
+    def project_sum(self, total_BD: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B,) energies from the sum of the hidden states of so many tokens."""
+        return self.project(total_BD if self.pooling == SUM else total_BD / lengths_B[:, None])
 
     def project(self, pooled_BD: Tensor) -> Tensor:
         """(B,) energies of pooled hidden states; mixed precision ends here."""

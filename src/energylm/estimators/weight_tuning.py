@@ -42,6 +42,10 @@ class ListScores:
     scores_SUH: Floats
     length_UH: Floats
 
+    def rows(self, lists: Integers) -> "ListScores":
+        """Some of the lists."""
+        return ListScores(self.base_UH[lists], self.scores_SUH[:, lists], self.length_UH[lists])
+
     def totals(self, weights_S: Sequence[float]) -> Floats:
         """(U, H): f + Σ_s λ_s·score_s, by length; −inf for what is not there and for sums that have no value (NaN)."""
         weights = np.asarray(weights_S, float)

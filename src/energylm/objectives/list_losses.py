@@ -26,6 +26,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from energylm.config.cloze import ListObjective
+
 ListLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 PAPER_MARGIN = 1.0
 
@@ -76,7 +78,7 @@ def teaches(base_UH: Tensor, cost_UH: Tensor) -> Tensor:
     return (base_UH.isfinite() & ~best_members(base_UH, cost_UH)).any(-1)
 
 
-LIST_LOSSES: dict[str, ListLoss] = {
+LIST_LOSSES: dict[ListObjective, ListLoss] = {
     "nce": list_nce,
     "most-offending": list_most_offending,
     "expected-error": expected_error,

@@ -340,6 +340,6 @@ def describe_pretraining(verb: Pretrain, output: Path) -> str:
     masked = f"{verb.masking.rate:.0%} masked, " if isinstance(verb, PretrainMLM) else ""
     return (
         f"{output}: {state_of_run(output)}: {verb.family} {verb.start or verb.preset}, {run.parameters:,} parameters, "
-        f"{until} of {verb.training.global_batch} windows of {verb.window} tokens ({len(run.train_windows):,} windows), "
-        f"{masked}{compute}"
+        f"{until} of {verb.training.global_batch} windows of {verb.window} tokens "
+        f"({len(run.train_windows):,} windows), {masked}{compute}"
     )

@@ -1,5 +1,8 @@
-"""N-best lists of a recogniser or translator, reranked with language models: `energylm rerank`."""
+"""N-best lists of a recogniser or translator, reranked with language models: `energylm rerank`; energies that learn
+from such lists: `energylm rerank train`."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -9,23 +12,31 @@ from energylm.config.cloze import (
     EXACT,
     MBR,
     STDIN,
+    Casing,
     Choice,
     LengthNormalisation,
     LengthTerm,
+    ListObjective,
     MetricName,
     NBestFormat,
     ScorerConfig,
     WeightGrid,
     WeightSearch,
 )
+from energylm.config.models import Pooling
+from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
+from energylm.files import read_json
 from energylm.jobs.job import DEFAULT_JOB, Job
-from energylm.verbs.verb import Positional, Verb
+from energylm.verbs.verb import Positional, TrainingVerb, Verb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.cloze.rerank_report import RerankResult
+    from energylm.verbs.cloze.rerank_training import RerankerRun
 
 MODEL = "a model folder, a GGUF file, a known model or a hub name"
+MODEL_FOLDER = "model"  # of a training run
+RERANKER_FILE = "reranker.json"  # of a folder of `rerank train`: options of `rerank`
 
 
 class NamedScorer(ScorerConfig):
@@ -74,7 +85,9 @@ class Rerank(Verb, ScorerConfig):
     blocks = True
     apart_from: ClassVar[frozenset[str]] = frozenset({"best", "device", "batch_tokens"})
 
-    model: Annotated[str | None, Positional("MODEL")] = Field(None, description=f"The scorer: {MODEL}.")
+    model: Annotated[str | None, Positional("MODEL")] = Field(
+        None, description=f"The scorer: {MODEL}; or a folder of `rerank train`, with all its scorers and λ."
+    )
     files: Annotated[Strings, Positional("FILE|-")] = Field(
         (), description="N-best lists: ESPnet JSON, JSONL, TSV or Moses; - is standard input."
     )
@@ -120,6 +133,21 @@ class Rerank(Verb, ScorerConfig):
     seed: int = Field(0, ge=0, description="Of the choice of lists and of the bootstrap.")
     shown_changes: int = Field(20, ge=0, description="Changed hypotheses of each set that the report shows.")
     best: str | None = Field(None, description="Write `utterance TAB chosen text` lines to this file; - prints them.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_trained_reranker_says_how(cls, values: Any) -> Any:
+        """Options that a folder of `rerank train` holds, under those that are given; dev lists tune λ anew."""
+        folder = Path(str(values.get("model"))) if isinstance(values, Mapping) else Path()
+        if not isinstance(values, Mapping) or not (folder / RERANKER_FILE).is_file():
+            return values
+        saved = read_json(folder / RERANKER_FILE)
+        for scorer in saved["scorers"]:
+            scorer["model"] = str(folder / scorer["model"]) if scorer["model"] == MODEL_FOLDER else scorer["model"]
+        if values.get("dev") or any("dev" in each for each in values.get("sets", ())):
+            del saved["weight"]
+            saved["search"] = EXACT
+        return {**saved, **{name: value for name, value in values.items() if name != "model"}}
 
     @field_validator("scorers", mode="before")
     @classmethod
@@ -221,3 +249,72 @@ class Rerank(Verb, ScorerConfig):
         if self.best == STDIN or not result.sets:  # without references the choice is all there is
             return result.best_lines
         return super().shown(result)
+
+
+class TrainReranker(TrainingVerb):
+    """Train an energy on n-best lists with references, and combine it with other scorers: P ∝ P_recogniser · exp(−E).
+
+    Lists are cut into folds; each is judged by an energy that was trained on the others, and λ of all scorers are tuned
+    on these scores, so that no list tunes on itself. Then an energy learns from all lists. `energylm rerank OUTPUT
+    FILE...` reranks with what came of it. Killed runs go on where they stopped when run again.
+    """
+
+    examples = (
+        "energylm rerank train dev_clean.json dev_other.json --init minilm-l6 --output runs/reranker",
+        "energylm rerank train dev.json --init runs/electric/model --objective nce --scorer smollm2-135m -o runs/r",
+        "energylm rerank train dev.nbest --references dev.en --init lm --metric bleu --output runs/translated",
+    )
+    shortcuts: ClassVar = {
+        "steps": "training.steps",
+        "batch": "training.global_batch",
+        "learning_rate": "training.optimizer.learning_rate",
+        "seed": "training.seed",
+    }
+
+    lists: Annotated[Strings, Positional("FILE")] = Field(
+        min_length=1, description="N-best lists with references, in any format that `energylm rerank` reads."
+    )
+    references: Strings = Field((), description="A file of references, a line each, for each FILE.")
+    format: NBestFormat | None = Field(None, description="Format of the lists; none: by the file's name or content.")
+    init: str = Field(
+        description="What the energy starts from: a folder or name of an encoder, of a causal or masked model, of an "
+        "Electric (whose token energies it takes over) or of an energy."
+    )
+    objective: ListObjective = Field(
+        "expected-error",
+        description="The loss over a list: expected errors of its posterior, nce (the list as noise), or the margin "
+        "against the most offending hypothesis.",
+    )
+    pooling: Pooling = Field("sum", description="How states of tokens become one energy: sum, mean or first.")
+    casing: Casing = Field("keep", description="What the energy and the scorers read: texts as they are, or recased.")
+    metric: MetricName = Field("wer", description="What choices cost, and what λ are tuned by: wer, bleu or chrf.")
+    folds: int = Field(3, ge=2, description="Parts of the lists, each judged by an energy trained on the others.")
+    validation_share: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of the training lists that chooses when to stop; 0 = the last step is taken.",
+    )
+    scorer: Strings = Field((), description="One more scorer, with its own λ.")
+    term: Annotated[tuple[LengthTerm, ...], BeforeValidator(listed)] = Field(
+        ("words",), description="Lengths of a hypothesis that get a λ of their own."
+    )
+    limit: int | None = Field(None, ge=1, description="Use this many lists of each file, chosen at random.")
+    # Of `global_batch` a sequence is a list with all its hypotheses.
+    training: TrainingConfig = TrainingConfig(
+        steps=400,
+        global_batch=8,
+        optimizer=OptimizerConfig(learning_rate=5e-5, weight_decay=0.01),
+        validation=ValidationConfig(every_steps=50, metric="excess"),
+        checkpoint=CheckpointConfig(every_steps=50, keep=1),
+    )
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        from energylm.verbs.cloze.rerank_training import describe_training
+
+        return describe_training(self, job.folder)
+
+    def run(self, job: Job = DEFAULT_JOB) -> "RerankerRun":
+        from energylm.verbs.cloze.rerank_training import train_reranker
+
+        return train_reranker(self, job)

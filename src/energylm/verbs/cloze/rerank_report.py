@@ -11,6 +11,7 @@ import numpy as np
 
 from energylm.bundles.reranker import Reranked
 from energylm.data.nbest import NBest
+from energylm.errors import ConfigError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, MetricInterval
 from energylm.estimators.weight_tuning import Tuning
 from energylm.records import LOCAL, Record
@@ -102,6 +103,13 @@ class RerankResult(Record):
             rows: list[list[Cell]] = [[best.utterance, best.best] for of_set in self.chosen for best in of_set]
             return Table(["utterance", "best"], rows, convention=self.convention)
         return rerank_table(self.outcomes, convention=self.convention)
+
+    def plot(self) -> LinePlot:
+        """The dev metric over λ, of the first set whose λ was tuned."""
+        tuned = next((outcome for outcome in self.outcomes if outcome.tuning is not None), None)
+        if tuned is None:
+            raise ConfigError("no λ was tuned, so there is nothing to draw; give dev lists")
+        return weight_plot(tuned, self.scorers)
 
     def summary(self) -> str:
         return (

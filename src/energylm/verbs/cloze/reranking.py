@@ -77,7 +77,7 @@ def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
         file: hypothesis_statistics(lists, metric) if _is_measured(file, lists, verb) else None
         for file, lists in files.items()
     }
-    scorers = [_score(scorer, files, output, engine) for scorer in verb.all_scorers]
+    scorers = [score_files(scorer, files, output, engine) for scorer in verb.all_scorers]
     names = [scorer.name for scorer in scorers]
     known = {}
     for file, lists in files.items():
@@ -153,9 +153,10 @@ class ScorerOutcome:
     seconds: float = 0.0
 
 
-def _score(
+def score_files(
     scorer: NamedScorer, files: Mapping[RerankSet, list[NBest]], output: Path | None, engine: Engine
 ) -> ScorerOutcome:
+    """Every list of every file; blocks that an output folder has already are not scored again."""
     model = scorer_place(scorer.model)
     with engine.pool(partial(ListScorer, model, scorer), models=[model]) as pool:
         outcome = ScorerOutcome(**pool.facts(), scores={file: [] for file in files})

@@ -59,8 +59,8 @@ class TrainEnergy(TrainingVerb):
     )
     pooling: Pooling | None = Field(
         None,
-        description="mean over all tokens (deng2020) or the first position of a bit energy (bakhtin2019's BiTransf); "
-        "none = mean, and the sum for a linear energy.",
+        description="mean over all tokens (deng2020), their sum, or the first position of a bit energy (bakhtin2019's "
+        "BiTransf); none = mean, and the sum for a linear energy.",
     )
     reads: Reads = Field(
         TOKENS, description="tokens: the corpus's own ids; text: decoded and encoded again, for any other encoder."

@@ -1,0 +1,136 @@
+"""Train an energy on n-best lists: the recogniser's score is the base model, the rest of a list the noise.
+
+    batch of step s    lists in an order of each epoch's own, each with all its hypotheses
+    loss               a function of (f, E, cost) over a list by name: `objectives.list_losses`
+
+Only lists in which some hypothesis is better than another are read: the others have no gradient. Validation counts, of
+lists that no update sees, the errors above the oracle's that f − E chooses (`excess`), and the loss.
+
+`list_folds` cuts lists into parts for cross-validation, so that every list is judged by an energy that never saw it.
+Neighbours stay together (utterances of one speaker and book follow each other), and so do lists with the same
+reference, wherever they stand: a text that is learnt by heart in one part must not be met again in another.
+
+Relations  `energy_task` contrasts real text with a language model's; `verbs.cloze.rerank_training` runs the folds.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from energylm.errors import DataError
+from energylm.objectives.list_losses import ListLoss, best_members, teaches
+from energylm.randomness import derive_seed, epoch_order
+from energylm.training.task import Batch, Share, Sums
+
+Encode = Callable[[Sequence[str]], tuple[Tensor, Tensor]]  # texts -> (S, T) right-padded ids and (S,) lengths
+FEWEST_TO_LEARN = 2
+_ABSENT = -torch.inf
+
+
+@dataclass(frozen=True)
+class CostedList:
+    """An n-best list with what choosing each of its hypotheses costs."""
+
+    texts: tuple[str, ...]
+    base: tuple[float, ...]  # the recogniser's scores, higher = better
+    costs: tuple[float, ...]
+
+    @property
+    def teaches(self) -> bool:
+        return min(self.costs) < max(self.costs)
+
+
+def list_folds(references: Sequence[str], count: int) -> list[NDArray[np.int64]]:
+    """The lists of each of `count` folds: runs of neighbours of about the same size, equal references together."""
+    if not 2 <= count <= len(references):
+        raise DataError(
+            f"{len(references)} lists cannot make {count} folds; give 2 folds at least, and a list for each"
+        )
+    fold_of: dict[str, int] = {}
+    fold_U = np.empty(len(references), np.int64)
+    for index, reference in enumerate(references):
+        fold_U[index] = fold_of.setdefault(" ".join(reference.split()).casefold(), index * count // len(references))
+    return [np.flatnonzero(fold_U == fold) for fold in range(count)]
+
+
+class ListTask:
+    """A `training.task.Task`. `model(tokens_BT, lengths_B)` gives energies (B,)."""
+
+    loss_weights: Mapping[str, float] = {"loss": 1.0}
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Sequence[CostedList],
+        valid: Sequence[CostedList] = (),
+        *,
+        objective: ListLoss,
+        encode: Encode,
+        seed: int,
+        global_batch: int,
+        save_model: Callable[[nn.Module, Path], None],
+        fingerprint: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model, self.encode, self.objective = model, encode, objective
+        self.train = [each for each in train if each.teaches]
+        self.valid = [each for each in valid if each.teaches]
+        if len(self.train) < FEWEST_TO_LEARN:
+            raise DataError(
+                f"{len(self.train)} of {len(train)} lists have a hypothesis that is better than another; there is "
+                "nothing to learn from the others: give more lists, or longer ones"
+            )
+        self.seed, self.global_batch, self.save = seed, global_batch, save_model
+        self.fingerprint = {"lists": len(self.train), **(fingerprint or {})}
+
+    def batch(self, step: int, rows: range) -> Batch:
+        positions = (step - 1) * self.global_batch + np.arange(rows.start, rows.stop, dtype=np.int64)
+        _, index_U = epoch_order(positions, len(self.train), seed=derive_seed(self.seed, "list order"))
+        return self._read([self.train[index] for index in index_U])
+
+    def _read(self, lists: Sequence[CostedList]) -> Batch:
+        """Texts of all lists one after the other, and f and costs as (U, H); f = −∞ for what is not there."""
+        tokens_ST, lengths_S = self.encode([text for each in lists for text in each.texts])
+        shape = (len(lists), max(len(each.texts) for each in lists))
+        base_UH, cost_UH = torch.full(shape, _ABSENT), torch.zeros(shape)
+        for row, each in enumerate(lists):
+            base_UH[row, : len(each.base)] = torch.tensor(each.base)
+            cost_UH[row, : len(each.costs)] = torch.tensor(each.costs)
+        return {"tokens_ST": tokens_ST, "lengths_S": lengths_S, "base_UH": base_UH, "cost_UH": cost_UH}
+
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {"loss": float(len(batch["base_UH"]))}
+
+    def tokens(self, batch: Batch) -> int:
+        return int(batch["lengths_S"].sum())
+
+    def loss(self, model: nn.Module, batch: Batch) -> Sums:
+        energy_S = model(batch["tokens_ST"], batch["lengths_S"])
+        base_UH, cost_UH = batch["base_UH"], batch["cost_UH"]
+        energy_UH = energy_S.new_zeros(base_UH.shape).masked_scatter(base_UH.isfinite(), energy_S)
+        lists = torch.tensor(float(len(base_UH)), device=energy_S.device)
+        excess_U = chosen_excess(base_UH, energy_UH.detach(), cost_UH)
+        return Sums({"loss": self.objective(base_UH, energy_UH, cost_UH).sum()}, {"excess": (excess_U.sum(), lists)})
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
+        own = self.valid[share.rank :: share.world]
+        device, totals = next(model.parameters()).device, {"loss": 0.0, "excess": 0.0}
+        for start in range(0, len(own), self.global_batch):
+            batch = self._read(own[start : start + self.global_batch])
+            sums = self.loss(model, {name: tensor.to(device) for name, tensor in batch.items()})
+            totals["loss"] += float(sums.losses["loss"])
+            totals["excess"] += float(sums.metrics["excess"][0])
+        return {name: (total, len(own)) for name, total in totals.items()} if own else {}
+
+
+def chosen_excess(base_UH: Tensor, energy_UH: Tensor, cost_UH: Tensor) -> Tensor:
+    """(U,) what the highest f − E of each list costs above the cheapest hypothesis; 0 where all cost the same."""
+    chosen_U1 = (base_UH - energy_UH).masked_fill(~base_UH.isfinite(), _ABSENT).argmax(-1, keepdim=True)
+    least_U = cost_UH.masked_fill(~best_members(base_UH, cost_UH), torch.inf).amin(-1)
+    return (cost_UH.gather(-1, chosen_U1)[:, 0] - least_U).where(teaches(base_UH, cost_UH), 0.0)

@@ -1,0 +1,268 @@
+"""The work of `energylm rerank train`: an energy for each fold, one for all lists, λ by scores that no list tuned.
+
+OUTPUT/model/            the energy that learnt from all lists
+OUTPUT/folds/1/ …        those that learnt from all lists but a fold
+OUTPUT/reranker.json     what `energylm rerank OUTPUT` takes for its options: scorers, terms and their λ
+OUTPUT/blocks/           the scores of the other scorers, kept
+
+The numbers that are told are cross-fitted twice: a list's energy comes from a network that never saw it, and its λ from
+the other folds. What is saved has λ from all folds together, under energies that are out of fold as well: the energy of
+OUTPUT/model knows its own lists by heart, and λ tuned on those would trust it too much.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from energylm.bundles.energy_model import KIND as ENERGY
+from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.known_models import locate
+from energylm.bundles.model_folder import load_head, model_identity, read_manifest
+from energylm.bundles.reranker import check_references, gathered_scores, hypothesis_statistics
+from energylm.bundles.scorer_text import recased
+from energylm.config.models import SUM, TEXT
+from energylm.config.training import TrainingConfig
+from energylm.data.nbest import NBest, read_lists, sample_lists
+from energylm.estimators.additive_metrics import (
+    AdditiveMetric,
+    Floats,
+    MetricInterval,
+    closed_share,
+    metric_called,
+    paired_bootstrap,
+)
+from energylm.estimators.weight_tuning import ListScores, search_weights
+from energylm.files import sha256_of_json, write_json
+from energylm.jobs.engine import open_engine
+from energylm.jobs.job import Job
+from energylm.objectives.list_losses import LIST_LOSSES
+from energylm.progress import say
+from energylm.training.engine import state_of_run, train
+from energylm.training.list_task import CostedList, ListTask, list_folds
+from energylm.training.state import TrainedRun, TrainingResult
+from energylm.verbs.cloze.rerank import MODEL_FOLDER, RERANKER_FILE, NamedScorer, RerankSet, TrainReranker
+from energylm.verbs.cloze.rerank_report import best_members, recognisers_best
+from energylm.verbs.cloze.reranking import score_files
+from energylm.verbs.cloze.score import check_scorer
+
+RESAMPLES = 2000
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankerRun(TrainedRun):
+    """Numbers of the training lists, cross-fitted; in the metric's own unit."""
+
+    metric: str
+    lists: int
+    folds: int
+    one_best: MetricInterval
+    energy_alone: float  # f − λE
+    reranked: MetricInterval  # all scorers and terms
+    oracle: float
+    closed: MetricInterval | None  # per cent of the way from the 1-best to the oracle
+    p_value: float  # of "reranking is no better"
+    weighed: tuple[str, ...]  # what has a λ
+    weights: tuple[float, ...]  # of all folds together, as saved
+
+    def summary(self) -> str:
+        closed = (
+            "" if self.closed is None else f", {self.closed.value:.1f} % of the way to the oracle's {self.oracle:.2f}"
+        )
+        weights = ", ".join(f"{name} {weight:.4g}" for name, weight in zip(self.weighed, self.weights, strict=True))
+        return (
+            f"{self.metric} {self.one_best.value:.2f} -> {self.reranked.value:.2f} (energy alone "
+            f"{self.energy_alone:.2f}) over {self.lists:,} lists, each judged by what learnt from the other "
+            f"{self.folds - 1} of {self.folds} folds{closed}, p = {self.p_value:.2g}; λ: {weights}"
+        )
+
+
+@dataclass(frozen=True)
+class TrainingLists:
+    """The lists of a run, what is known of them, and their folds."""
+
+    lists: list[NBest]
+    statistics_UHM: Floats
+    costed: list[CostedList]
+    folds: list[Indices]
+
+    @classmethod
+    def of(cls, lists: list[NBest], metric: AdditiveMetric, *, folds: int) -> "TrainingLists":
+        statistics_UHM = hypothesis_statistics(lists, metric)
+        worth_UH = metric.worth(statistics_UHM)
+        cost_UH = -worth_UH if metric.lower_is_better else 1 - worth_UH / 100
+        costed = []
+        for row, of_list in enumerate(lists):
+            filled = [index for index, each in enumerate(of_list.hypotheses) if each.text.strip()]
+            members = [of_list.hypotheses[index] for index in filled]
+            costs = tuple(float(cost_UH[row, index]) for index in filled)
+            texts, base = tuple(each.text for each in members), tuple(each.score for each in members)
+            costed.append(CostedList(texts, base, costs))
+        return cls(lists, statistics_UHM, costed, list_folds([each.reference or "" for each in lists], folds))
+
+    def without(self, fold: int) -> list[CostedList]:
+        """What may be learnt from where `fold` is to be judged."""
+        return [self.costed[index] for other, part in enumerate(self.folds) if other != fold for index in part]
+
+
+def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
+    """Train into the folder of the job, or continue the run that it holds."""
+    output, metric = job.folder, metric_called(verb.metric)
+    lists = read_training_lists(verb)
+    known = TrainingLists.of(lists, metric, folds=verb.folds)
+    energies: list[list[float]] = [[] for _ in lists]
+    for fold, held_out in enumerate(known.folds):
+        folder = output / "folds" / str(fold + 1)
+        say(f"energylm: fold {fold + 1} of {len(known.folds)}: {len(held_out):,} lists held out")
+        _train(verb, known.without(fold), folder)
+        judge = EnergyModel.from_pretrained(folder / MODEL_FOLDER)
+        for index in held_out:
+            energies[index] = _energies(judge, known.costed[index], verb)
+    result = _train(verb, known.costed, output)
+    own = NamedScorer(model=MODEL_FOLDER, casing=verb.casing)
+    others = [NamedScorer(model=name, casing=verb.casing) for name in verb.scorer]
+    with open_engine(job.engine) as engine:
+        file = RerankSet(lists=verb.lists[0])
+        outcomes = [score_files(scorer, {file: lists}, output, engine) for scorer in others]
+    scored = [[[-energy for energy in of_list] for of_list in energies], *(each.scores[file] for each in outcomes)]
+    names = [own.model, *(each.name for each in outcomes)]
+    scores = gathered_scores(lists, scored, names=names, terms=verb.term)
+    weights = search_weights(scores, known.statistics_UHM, metric).weights
+    _save(output, verb, [own, *others], weights)
+    return _told(result, output, known, scores, metric, weighed=(*names, *verb.term), weights=weights)
+
+
+def describe_training(verb: TrainReranker, output: Path) -> str:
+    """Read every list and find every model without loading one; what would be done, in words."""
+    lists = read_training_lists(verb)
+    check_references(lists, metric=verb.metric.upper())
+    for name in verb.scorer:
+        check_scorer(name, NamedScorer(model=name, casing=verb.casing))
+    locate(verb.init)
+    return (
+        f"{output}: {state_of_run(output)}: an energy from {verb.init} by {verb.objective} on {len(lists):,} lists, "
+        f"{verb.folds} folds and all, {verb.training.steps:,} steps of {verb.training.global_batch} lists each"
+    )
+
+
+def read_training_lists(verb: TrainReranker) -> list[NBest]:
+    references = verb.references or (None,) * len(verb.lists)
+    lists = []
+    for name, of_file in zip(verb.lists, references, strict=True):
+        read = read_lists(name, form=verb.format, references=of_file)
+        lists += sample_lists(read, verb.limit, seed=verb.training.seed)
+    return lists
+
+
+def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> TrainingResult:
+    energy = start_energy(verb)
+    held = round(verb.validation_share * len(lists))
+    settings = verb.training.model_dump()
+    if not held:
+        settings["validation"]["every_steps"] = None
+    training = TrainingConfig.checked(settings, origin="the training settings")
+
+    def save(network: Any, target: Path) -> None:
+        energy.network = network
+        energy.name = folder.name
+        energy.save_pretrained(target)
+
+    task = ListTask(
+        energy.network,
+        lists[: len(lists) - held],
+        lists[len(lists) - held :],
+        objective=LIST_LOSSES[verb.objective],
+        encode=lambda texts: energy.encode_texts([recased(text, verb.casing) for text in texts]),
+        seed=training.seed,
+        global_batch=training.global_batch,
+        save_model=save,
+        fingerprint={
+            "init": model_identity(verb.init),
+            "objective": verb.objective,
+            "pooling": verb.pooling,
+            "casing": verb.casing,
+            "texts": sha256_of_json([[each.texts, each.base, each.costs] for each in lists]),
+        },
+    )
+    return train(task, training, folder=folder)
+
+
+def start_energy(verb: TrainReranker) -> EnergyModel:
+    """An energy as it is; of an Electric the token energies, added up; of any other body a new projection."""
+    location = locate(verb.init)
+    manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
+    if manifest.get("kind") == ENERGY:
+        return EnergyModel.from_pretrained(verb.init)
+    energy = EnergyModel.from_encoder(
+        verb.init, pooling=verb.pooling, reads=TEXT, long_texts="cut-left", seed=verb.training.seed
+    )
+    if manifest.get("kind") == "electric" and verb.pooling == SUM and isinstance(location, Path):
+        load_head(energy.network.head, location)
+        energy.network.head.bias.data.zero_()  # Electric's is one for every token: the λ of a length
+    energy.provenance |= {"loss": f"list {verb.objective}", "trained_on": [Path(name).name for name in verb.lists]}
+    return energy
+
+
+def _energies(judge: EnergyModel, of_list: CostedList, verb: TrainReranker) -> list[float]:
+    return judge.text_energies([recased(text, verb.casing) for text in of_list.texts]).double().tolist()
+
+
+def _save(output: Path, verb: TrainReranker, scorers: Sequence[NamedScorer], weights: Sequence[float]) -> None:
+    write_json(
+        output / RERANKER_FILE,
+        {
+            "scorers": [each.model_dump(mode="json", exclude_defaults=True) for each in scorers],
+            "term": list(verb.term),
+            "weight": list(weights),
+            "metric": verb.metric,
+        },
+    )
+
+
+def cross_fitted_choices(scores: ListScores, known: TrainingLists, metric: AdditiveMetric) -> Indices:
+    """(U,) what each fold chooses with the λ of the others."""
+    chosen_U = np.zeros(len(known.lists), np.int64)
+    everything = np.arange(len(known.lists))
+    for held_out in known.folds:
+        others = np.setdiff1d(everything, held_out)
+        weights = search_weights(scores.rows(others), known.statistics_UHM[others], metric).weights
+        chosen_U[held_out] = scores.rows(held_out).choose(weights)[0]
+    return chosen_U
+
+
+def _told(
+    result: TrainingResult,
+    output: Path,
+    known: TrainingLists,
+    scores: ListScores,
+    metric: AdditiveMetric,
+    *,
+    weighed: tuple[str, ...],
+    weights: tuple[float, ...],
+) -> RerankerRun:
+    rows_U, statistics_UHM = np.arange(len(known.lists)), known.statistics_UHM
+    alone = replace(scores, scores_SUH=scores.scores_SUH[:1])
+    chosen = {name: cross_fitted_choices(each, known, metric) for name, each in (("all", scores), ("alone", alone))}
+    first_UM = statistics_UHM[rows_U, [recognisers_best(of_list) for of_list in known.lists]]
+    second_UM = statistics_UHM[rows_U, chosen["all"]]
+    oracle_UM = statistics_UHM[rows_U, best_members(known.lists, statistics_UHM, metric)]
+    comparison = paired_bootstrap(first_UM, second_UM, metric, resamples=RESAMPLES, seed=0)
+    return RerankerRun.of(
+        result,
+        output,
+        metric=metric.name,
+        lists=len(known.lists),
+        folds=len(known.folds),
+        one_best=comparison.first,
+        energy_alone=float(metric.value(statistics_UHM[rows_U, chosen["alone"]].sum(0))),
+        reranked=comparison.second,
+        oracle=float(metric.value(oracle_UM.sum(0))),
+        closed=closed_share(first_UM, second_UM, oracle_UM, metric, resamples=RESAMPLES, seed=0),
+        p_value=comparison.p_value,
+        weighed=weighed,
+        weights=tuple(weights),
+    )

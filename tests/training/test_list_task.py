@@ -1,0 +1,94 @@
+"""Energies on lists: folds that share no text, batches against enumeration, what is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from energylm.errors import DataError
+from energylm.objectives.list_losses import expected_error
+from energylm.training.list_task import CostedList, ListTask, chosen_excess, list_folds
+from energylm.training.task import Share
+
+LISTS = [
+    CostedList(("a b", "a c", "b"), (-1.0, -1.5, -2.0), (2.0, 0.0, 1.0)),
+    CostedList(("c", "d"), (-0.5, -0.6), (1.0, 0.0)),
+    CostedList(("a", "b"), (-0.5, -0.6), (1.0, 1.0)),  # teaches nothing
+]
+WORTH = {"a": 0.5, "b": -0.25, "c": 1.0, "d": 0.125}
+
+
+class Table(torch.nn.Module):
+    """An energy a letter, added up."""
+
+    def __init__(self):
+        super().__init__()
+        self.letters = torch.nn.Parameter(torch.tensor([0.0, *WORTH.values()], dtype=torch.float64))
+
+    def forward(self, tokens_BT, lengths_B):
+        real = torch.arange(tokens_BT.shape[1]) < lengths_B[:, None]
+        return (self.letters[tokens_BT] * real).sum(-1)
+
+
+def encode(texts):
+    rows = [torch.tensor([1 + list(WORTH).index(word) for word in text.split()]) for text in texts]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
+
+
+def task(lists=LISTS, valid=(), batch=2):
+    return ListTask(
+        Table(), lists, valid, objective=expected_error, encode=encode, seed=0, global_batch=batch, save_model=None
+    )
+
+
+def test_folds_are_runs_of_neighbours_and_cover_every_list_once():
+    folds = list_folds([f"text {number}" for number in range(10)], 3)
+    assert [fold.tolist() for fold in folds] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    for wrong in (1, 11):
+        with pytest.raises(DataError, match="cannot make"):
+            list_folds(["x"] * 10, wrong)
+
+
+def test_equal_references_never_stand_in_two_folds():
+    """The leak of a file that is given twice, or of a sentence that is read twice: 4 copies of each text."""
+    references = [f"text {number % 5}" for number in range(20)]
+    references[7] = "TEXT   2"  # written otherwise, the same all the same
+    folds = list_folds(references, 4)
+    seen = [{" ".join(references[index].split()).casefold() for index in fold} for fold in folds]
+    assert not any(first & second for number, first in enumerate(seen) for second in seen[number + 1 :])
+    plain = np.array_split(np.arange(20), 4)  # teeth: the usual cut shares them all
+    assert set(np.array(references)[plain[0]]) & set(np.array(references)[plain[1]])
+
+
+def test_a_batch_by_enumeration():
+    """Each list by itself: energies 0.25, 1.5, −0.25 and 1, 0.125; posteriors of f − E; errors above the oracle's."""
+    learner = task()
+    assert len(learner.train) == 2
+    batch = learner.batch(1, range(2))
+    sums = learner.loss(learner.model, batch)
+    expected = 0.0
+    for each in LISTS[:2]:
+        score = [f - sum(WORTH[word] for word in text.split()) for f, text in zip(each.base, each.texts, strict=True)]
+        weight = np.exp(score) / np.exp(score).sum()
+        expected += float(weight @ (np.array(each.costs) - min(each.costs)))
+    assert sums.losses["loss"].item() == pytest.approx(expected, abs=1e-6)
+    assert learner.counts(batch) == {"loss": 2.0} and learner.tokens(batch) == 5 + 2
+    pieces = [learner.loss(learner.model, learner.batch(1, range(row, row + 1))).losses["loss"] for row in range(2)]
+    assert sum(pieces).item() == pytest.approx(expected, abs=1e-6)  # however the batch is cut
+
+
+def test_excess_counts_what_is_chosen():
+    base, cost = torch.tensor([[-1.0, -1.5, -torch.inf]]), torch.tensor([[3.0, 1.0, 0.0]])
+    assert chosen_excess(base, torch.tensor([[0.0, 0.0, -9.0]]), cost).tolist() == [2.0]  # absent: not the oracle
+    assert chosen_excess(base, torch.tensor([[1.0, 0.0, 0.0]]), cost).tolist() == [0.0]
+
+
+def test_validation_reads_its_own_lists():
+    learner = task(valid=LISTS[1:], batch=1)
+    values = learner.validate(learner.model, Share())
+    assert values["excess"] == (0.0, 1)  # −0.6 − 0.125 beats −0.5 − 1: the right one
+    assert task().validate(learner.model, Share()) == {}
+
+
+def test_lists_of_equals_are_refused():
+    with pytest.raises(DataError, match="0 of 3 lists have a hypothesis that is better"):
+        task(lists=[LISTS[2]] * 3)
