@@ -2,7 +2,7 @@
 
     cli → benchmarks → apps → verbs → jobs | report | training → bundles → models | energies
     → objectives | samplers | search | estimators | data → numerics
-    → config, contracts, randomness, errors, files, plots, progress, records, registry, tables
+    → config, contracts, randomness, errors, files, plots, progress, records, registry, tables, waiting
 
 A room imports rooms of lower rows only; rooms of one row are strangers. In the lowest row rooms may use each other as
 long as no circle arises, and `errors` stands on nothing. `testing` is for users and tests: it stands on numerics and
@@ -19,7 +19,19 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "energylm"
 ROWS = [
-    {"config", "contracts", "randomness", "errors", "files", "plots", "progress", "records", "registry", "tables"},
+    {
+        "config",
+        "contracts",
+        "randomness",
+        "errors",
+        "files",
+        "plots",
+        "progress",
+        "records",
+        "registry",
+        "tables",
+        "waiting",
+    },
     {"numerics"},
     {"objectives", "samplers", "search", "estimators", "data"},
     {"models", "energies"},

@@ -33,6 +33,7 @@ from energylm.config.environment import EngineConfig
 from energylm.errors import ConfigError, EnergyLMError, ModelError, WorkerLost
 from energylm.jobs.engine import Load, Pool, Worker
 from energylm.progress import Counter, Progress, collected, say
+from energylm.waiting import adapt_waiting
 
 IN_HAND = 2  # blocks of a worker: the one it does, and the next
 AHEAD = 4  # blocks a worker, from the oldest unfinished one to the newest that is begun
@@ -112,6 +113,8 @@ class Actor:
 
     def start(self) -> Started:
         torch.set_num_threads(self._threads)
+        if self._threads > 1:
+            adapt_waiting()
         with collected() as messages, self._errors_say_where():
             for path, sha256 in self._weights.items():
                 if weights_sha256(path) != sha256:

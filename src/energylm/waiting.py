@@ -1,0 +1,223 @@
+"""How torch's threads wait for each other: spinning while the machine is free, in turns while others compute on it.
+
+OpenMP's threads meet at the end of every parallel piece of work, and the early ones spin until the last is there. On a
+free machine nothing is quicker. Beside another busy process the last one is a thread whose processor that process has
+taken for some milliseconds, at nearly every meeting: the rate falls to a fifth. Sleeping instead of spinning does not
+help by itself, since a thread that wakes up waits for its processor as well. What helps is to leave the other process a
+processor and to let all threads take turns on the rest, asleep while they wait: the rate of a single thread, with the
+very sums of many (a result depends on how many threads there are, not on where they run).
+
+Both are switched while the program runs, four times a second, by what the kernel says of the last moments:
+
+    others   processor seconds that other processes used, a second           /proc/stat less our own
+    delay    seconds that our threads were ready but not running, a second   /proc/self/task/*/schedstat
+
+GNU's OpenMP sleeps almost at once whenever it manages more threads than there are processors, so a team of sleeping
+threads makes all others sleep, and its end makes them spin again. Where the threads run is their affinity.
+
+Use it     `adapt_waiting()` at the start of a program; the command line and its workers do. `import energylm` does not.
+Relations  Linux with GNU's OpenMP (torch from PyPI) only; elsewhere, and where the user chose, nothing is done.
+"""
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CHOSEN_BY_THE_USER = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
+PROC = Path("/proc")
+PERIOD_SECONDS = 0.25
+OTHERS, DELAY = 0.4, 0.25  # processors: from so much of both on, the machine is shared
+ROOM = 0.4  # of a processor that others may use when it counts as free
+SAME_PERIODS = 2  # that must agree before anything is changed
+FIRST_TRIAL_SECONDS, LAST_TRIAL_SECONDS = 2.0, 30.0  # until spinning is tried again: others may have lower priority
+CHILDREN = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}  # Python's audit events
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Seconds since the start of the machine, or of this process."""
+
+    now: float
+    busy: Mapping[int, float]  # of each processor
+    own: float  # that this process computed
+    delayed: float  # that its threads were ready and did not run
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of the processors, between two readings."""
+
+    others: float  # by other processes, on all
+    others_here: float  # the same, on the processors that we are bound to
+    delay: float
+
+    @classmethod
+    def between(cls, before: Clocks, after: Clocks, bound: frozenset[int] | None) -> "Usage":
+        seconds = max(after.now - before.now, 1e-9)
+        busy = {number: after.busy[number] - before.busy.get(number, 0.0) for number in after.busy}
+        own = after.own - before.own
+        here = sum(busy.values() if bound is None else (busy.get(number, 0.0) for number in bound))
+        delay = (after.delayed - before.delayed) / seconds  # a thread that ended takes its own along
+        return cls(max(0.0, sum(busy.values()) - own) / seconds, max(0.0, here - own) / seconds, max(0.0, delay))
+
+
+def is_shared(usage: Usage, *, was_shared: bool, threads: int, processors: int) -> bool:
+    """Whether others need what `threads` threads would take; where they take turns, delays are their own doing."""
+    if was_shared:
+        return usage.others > processors - threads + ROOM
+    return usage.others >= OTHERS and usage.delay >= DELAY
+
+
+def processors_to_use(usage: Usage, *, threads: int, processors: int) -> int | None:
+    """On so many each has as many threads as the others; None where sharing with others costs no more than that."""
+    free = max(1, int(processors - usage.others))
+    even = max(number for number in range(1, min(free, threads) + 1) if threads % number == 0)
+    return even if 2 * even >= threads else None
+
+
+def read_clocks() -> Clocks:
+    busy: dict[int, float] = {}
+    ticks_a_second = os.sysconf("SC_CLK_TCK")
+    for line in (PROC / "stat").read_text(encoding="ascii").splitlines():
+        name, *counts = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, counts[:8])
+            busy[int(name[3:])] = (user + nice + system + irq + softirq + steal) / ticks_a_second
+    delayed = 0
+    for task in own_threads():
+        try:
+            delayed += int((PROC / "self" / "task" / str(task) / "schedstat").read_text(encoding="ascii").split()[1])
+        except OSError:
+            pass  # it has just ended
+    return Clocks(time.monotonic(), busy, time.process_time(), delayed / 1e9)
+
+
+def own_threads() -> list[int]:
+    return [int(task.name) for task in (PROC / "self" / "task").iterdir()]
+
+
+class SleepingTeam:
+    """More OpenMP threads than there are processors, all asleep, for as long as this is open."""
+
+    def __init__(self, openmp: ctypes.CDLL) -> None:
+        self._openmp, self._over, self._there = openmp, threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._hold, name="energylm-sleeping-team", daemon=True)
+        self._thread.start()
+        self._there.wait()
+
+    def _hold(self) -> None:
+        """A team belongs to the thread that began it, and ends with it."""
+        harmless = ctypes.cast(self._openmp.omp_get_thread_num, ctypes.c_void_p)  # what each of the team does, once
+        self._openmp.GOMP_parallel(
+            harmless, None, ctypes.c_uint(1 + self._openmp.omp_get_num_procs()), ctypes.c_uint(0)
+        )
+        self._there.set()
+        self._over.wait()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+class Watch(threading.Thread):
+    """Looks at the machine and switches between the two ways of waiting."""
+
+    def __init__(self) -> None:
+        super().__init__(name="energylm-waiting", daemon=True)
+        self._allowed = frozenset(os.sched_getaffinity(0))
+        self._team: SleepingTeam | None = None
+        self._bound: frozenset[int] | None = None
+        self._lock = threading.Lock()
+        self._trial_seconds = FIRST_TRIAL_SECONDS
+        self._since = time.monotonic()  # of the present way
+
+    @property
+    def is_shared(self) -> bool:
+        return self._team is not None
+
+    def run(self) -> None:
+        while not hasattr(torch := sys.modules.get("torch"), "get_num_threads"):  # not loaded, or not all of it
+            time.sleep(PERIOD_SECONDS)
+        openmp = gnu_openmp()
+        if openmp is None:
+            return
+        disagreeing, before = 0, read_clocks()
+        while True:
+            time.sleep(PERIOD_SECONDS)
+            threads, after = torch.get_num_threads(), read_clocks()  # type: ignore[union-attr]
+            usage, before = Usage.between(before, after, self._bound), after
+            shared = is_shared(usage, was_shared=self.is_shared, threads=threads, processors=len(self._allowed))
+            disagreeing = disagreeing + 1 if shared != self.is_shared else 0
+            is_trial_due = self.is_shared and after.now - self._since > self._trial_seconds
+            if disagreeing == SAME_PERIODS or is_trial_due:
+                disagreeing = 0
+                self.spin() if self.is_shared else self.sleep(openmp, after.now)
+                self._since = after.now
+            if self.is_shared:
+                self.take_turns(usage, threads)
+
+    def sleep(self, openmp: ctypes.CDLL, now: float) -> None:
+        """After a trial that failed the next comes later."""
+        has_failed = now - self._since < FIRST_TRIAL_SECONDS
+        self._trial_seconds = min(2 * self._trial_seconds, LAST_TRIAL_SECONDS) if has_failed else FIRST_TRIAL_SECONDS
+        self._team = SleepingTeam(openmp)
+
+    def take_turns(self, usage: Usage, threads: int) -> None:
+        """Bind the threads, or move them away from somebody who cannot leave; processes begin at different places."""
+        count = processors_to_use(usage, threads=threads, processors=len(self._allowed))
+        if count is None or (self._bound is not None and usage.others_here <= ROOM * len(self._bound)):
+            return
+        allowed, first = sorted(self._allowed), os.getpid() % len(self._allowed)
+        away = sorted(allowed[first:] + allowed[:first], key=lambda number: number in (self._bound or ()))
+        self._set_affinity(frozenset(away[:count]))
+
+    def spin(self) -> None:
+        """Everything as it was."""
+        self._set_affinity(None)
+        if self._team is not None:
+            self._team.close()
+            self._team = None
+
+    def before_children(self, event: str, _arguments: object) -> None:
+        """A child inherits where the thread that starts it may run, so that thread is set free first."""
+        if self._bound is not None and event in CHILDREN:
+            self._set_affinity(None)
+
+    def _set_affinity(self, bound: frozenset[int] | None) -> None:
+        with self._lock:
+            for task in own_threads():
+                try:
+                    os.sched_setaffinity(task, self._allowed if bound is None else bound)
+                except OSError:
+                    pass  # it has just ended
+            self._bound = bound
+
+
+_watch: list[Watch] = []
+
+
+def adapt_waiting() -> bool:
+    """Let torch's threads in this process wait as the machine's other work allows, from now on; whether that is
+    possible here. Before or after torch is loaded; a second call does nothing."""
+    is_possible = sys.platform == "linux" and (PROC / "self" / "schedstat").exists()
+    if not is_possible or any(os.environ.get(name) for name in CHOSEN_BY_THE_USER) or len(os.sched_getaffinity(0)) == 1:
+        return False
+    if not _watch:
+        _watch.append(Watch())
+        sys.addaudithook(_watch[0].before_children)
+        _watch[0].start()
+    return True
+
+
+def gnu_openmp() -> ctypes.CDLL | None:
+    """The library that torch has loaded."""
+    for line in (PROC / "self" / "maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        path = line.rpartition(" ")[2]
+        if "libgomp" in path:
+            return ctypes.CDLL(path)
+    return None

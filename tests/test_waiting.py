@@ -1,0 +1,161 @@
+"""How torch's threads wait: switched while the program runs, unless the user chose; never by an import."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from energylm import waiting
+from energylm.waiting import Clocks, Usage, Watch, is_shared, processors_to_use, read_clocks
+
+UNSET = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
+TWO = {"threads": 2, "processors": 2}
+
+
+def usage(others=0.0, delay=0.0, others_here=0.0):
+    return Usage(others, others_here, delay)
+
+
+def test_the_usage_by_hand():
+    """In two seconds 3.5 of 4 processor seconds were used, 2.5 by us, whose threads were ready in vain for 0.6."""
+    before = Clocks(now=10.0, busy={0: 5.0, 1: 7.0}, own=1.0, delayed=0.2)
+    after = Clocks(now=12.0, busy={0: 7.0, 1: 8.5}, own=3.5, delayed=0.8)
+    free = Usage.between(before, after, None)
+    assert (free.others, free.others_here, free.delay) == pytest.approx((0.5, 0.5, 0.3))
+    bound = Clocks(now=12.0, busy={0: 7.0, 1: 8.5}, own=2.5, delayed=0.8)  # all of our 1.5 on processor 1
+    assert Usage.between(before, bound, frozenset({1})).others_here == 0.0
+    assert Usage.between(before, bound, frozenset({0})).others_here == pytest.approx(0.25)  # teeth: another one
+
+
+@pytest.mark.parametrize(
+    ("usage", "was_shared", "threads", "processors", "shared"),
+    [
+        (usage(others=0.1, delay=0.1), False, 2, 2, False),  # free
+        (usage(others=0.6, delay=0.6), False, 2, 2, True),  # one busy process
+        (usage(others=0.6, delay=0.0), False, 1, 2, False),  # it does not stand in our way
+        (usage(others=0.1, delay=1.0), False, 2, 2, False),  # our own threads are too many: nobody to give way to
+        (usage(others=1.0, delay=1.0), True, 2, 2, True),  # still there
+        (usage(others=0.1, delay=1.0), True, 2, 2, False),  # gone; the delay is of our threads among themselves
+        (usage(others=1.0, delay=1.0), True, 4, 8, False),  # half of a large machine is free
+    ],
+)
+def test_when_the_machine_is_shared(usage, was_shared, threads, processors, shared):
+    assert is_shared(usage, was_shared=was_shared, threads=threads, processors=processors) == shared
+
+
+@pytest.mark.parametrize(
+    ("others", "threads", "processors", "count"),
+    [
+        (0.6, 2, 2, 1),  # one processor for it, one for both threads
+        (1.0, 4, 4, 2),  # two threads each on two: on three, one would do the work of two
+        (5.0, 8, 8, None),  # three are free, two could be used evenly: worse than sharing all
+        (9.0, 2, 2, 1),  # nothing is free: one is taken all the same
+    ],
+)
+def test_how_many_processors_are_left_to_us(others, threads, processors, count):
+    assert processors_to_use(usage(others), threads=threads, processors=processors) == count
+
+
+def test_the_clocks_of_this_process_go_on():
+    before = read_clocks()
+    end = before.own + 0.02
+    while read_clocks().own < end:
+        pass
+    after = read_clocks()
+    assert after.own >= end and after.now > before.now and after.delayed >= 0
+    assert set(after.busy) >= os.sched_getaffinity(0) and sum(after.busy.values()) > 0
+
+
+@pytest.fixture
+def affinities(monkeypatch):
+    """The threads of a pretended process on two processors, and where each may run."""
+    where = {7: {0, 1}, 8: {0, 1}}
+    monkeypatch.setattr(waiting.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(waiting.os, "sched_setaffinity", lambda task, processors: where.update({task: set(processors)}))
+    monkeypatch.setattr(waiting, "own_threads", lambda: list(where))
+    monkeypatch.setattr(waiting.os, "getpid", lambda: 4)
+    return where
+
+
+def test_threads_take_turns_on_one_processor_and_leave_it_to_who_cannot(affinities):
+    watch = Watch()
+    watch.take_turns(usage(others=0.7), 2)
+    assert affinities == {7: {0}, 8: {0}}
+    watch.take_turns(usage(others=1.0, others_here=0.1), 2)
+    assert affinities == {7: {0}, 8: {0}}  # alone there: they stay
+    watch.take_turns(usage(others=1.0, others_here=0.5), 2)
+    assert affinities == {7: {1}, 8: {1}}  # somebody is bound to it
+    watch.spin()
+    assert affinities == {7: {0, 1}, 8: {0, 1}}
+
+
+def test_children_may_run_anywhere(affinities):
+    watch = Watch()
+    watch.take_turns(usage(others=0.7), 2)
+    watch.before_children("open", ())
+    assert affinities[7] == {0}  # teeth: only what starts a process sets the threads free
+    watch.before_children("subprocess.Popen", ())
+    assert affinities == {7: {0, 1}, 8: {0, 1}}
+    watch.take_turns(usage(others=0.7), 2)
+    assert affinities == {7: {0}, 8: {0}}  # and back again
+
+
+@pytest.mark.parametrize("name", waiting.CHOSEN_BY_THE_USER)
+def test_what_the_user_set_is_left(name, monkeypatch):
+    started = []
+    monkeypatch.setattr(waiting, "Watch", lambda: started.append(1))
+    monkeypatch.setattr(waiting, "_watch", [])
+    monkeypatch.setenv(name, "1")
+    assert not waiting.adapt_waiting() and started == []
+
+
+def test_a_machine_without_these_files_is_left(monkeypatch, tmp_path):
+    monkeypatch.setattr(waiting, "PROC", tmp_path)
+    assert not waiting.adapt_waiting()
+
+
+TEAM = """
+import os, threading, time
+from energylm.waiting import SleepingTeam, gnu_openmp, own_threads
+import torch
+torch.ones(1 << 20).add_(1)
+before = len(own_threads())
+team = SleepingTeam(gnu_openmp())
+during = len(own_threads())
+team.close()
+for _ in range(500):  # threads end in their own time
+    after = len(own_threads())
+    if after > before:
+        time.sleep(0.01)
+print(before, during, after, os.cpu_count(), "energylm-waiting" in {thread.name for thread in threading.enumerate()})
+"""
+
+
+def python(program: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=UNSET, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="not Linux")
+def test_a_team_has_more_threads_than_there_are_processors_and_goes_away():
+    """One thread holds the team, which has one member for each processor beside it; importing starts no watch."""
+    before, during, after, processors, is_watched = python(TEAM)
+    assert int(during) == int(before) + 1 + int(processors) and int(after) <= int(before) and is_watched == "False"
+
+
+START = """
+import sys, threading
+from energylm.cli import main
+main.run = lambda arguments: print("torch" in sys.modules, *(thread.name for thread in threading.enumerate()))
+sys.argv = ["energylm", "trial"]
+main.main()
+"""
+
+
+def test_the_program_watches_before_torch_is_loaded():
+    words = python(START)
+    assert words[0] == "False"
+    if len(os.sched_getaffinity(0)) > 1:
+        assert "energylm-waiting" in words
