@@ -12,7 +12,7 @@ one, two and four blocks. A text calibrates the span that it falls into by itsel
     shift     the rate is for texts of another place, all lengths together: the calibration texts are weighted
 
 Over texts of all lengths the rate holds in any case (`estimators.false_positive_threshold`), and within each group of
-texts that is large enough in its span. `risks` names what makes any verdict on a text doubtful.
+texts that is large enough in its span. `caveats` names what makes a verdict on a text doubtful.
 
 Relations  `verbs.detect.calibrating` fits all of it; `TextRange` says which texts are like those held out.
 """
@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from energylm.data.text_blocks import EncodedText
+from energylm.data.text_disguises import LAST_LATIN
 from energylm.errors import ModelError
 from energylm.estimators.false_positive_threshold import GroupRate, false_positive_threshold
 from energylm.records import Record
@@ -163,6 +164,41 @@ def _usual(of_texts: Iterable[set[str]], texts: int) -> list[str]:
     counts = Counter(item for of_text in of_texts for item in of_text)
     fewest = max(2, math.ceil(USUAL_SHARE * texts))
     return sorted((item for item, count in counts.items() if count >= fewest), key=lambda item: (-counts[item], item))
+
+
+SHORT_WORDS = 100
+FOREIGN_LETTERS = 0.2  # share of letters that are not Latin
+FEWEST_STOP_WORDS = 0.2  # share of words; English prose has about twice as many, other languages a fifth of that
+MOST_MARKUP = 0.05  # share of characters in tags
+STOP_WORDS = frozenset(
+    "the of and to a in is it that was for on as with he she be at by this had not are but from or have an they which "
+    "one you were his her all we their there been has when who will more no if out so said what up its about into than "
+    "them can only other i my me your do did would could our".split()
+)
+SECOND_LANGUAGE = (
+    "people who write in a second language are called machine more often than others, unless the calibration texts "
+    "are theirs"
+)
+_TAG = re.compile(r"</?[A-Za-z!][^<>]*>")
+
+
+def caveats(text: EncodedText, *, is_machine: bool) -> str:
+    """What readers of a verdict must know of the text that was read, to stand at the end of the reason; empty if there
+    is nothing. These are checks of a text by its words and letters: they say nothing of who wrote it."""
+    words, letters = _words(text.text), [character for character in text.text if character.isalpha()]
+    markup = sum(map(len, _TAG.findall(text.text))) / max(len(text.text), 1)
+    foreign = sum(character > LAST_LATIN for character in letters) / max(len(letters), 1)
+    known = sum(map(STOP_WORDS.__contains__, words)) / max(len(words), 1)
+    checks = {
+        f"it is short, under {SHORT_WORDS} words": len(words) < SHORT_WORDS,
+        "it is not in Latin letters, or not only": foreign > FOREIGN_LETTERS,
+        "it seems not to be English": foreign <= FOREIGN_LETTERS and known < FEWEST_STOP_WORDS,
+        "much of it is markup": markup > MOST_MARKUP,
+        SECOND_LANGUAGE: is_machine,
+    }
+    risks = [risk for risk, applies in checks.items() if applies and words]
+    undone = f"; undone before reading: {text.undone}" if text.undone else ""
+    return undone + (f"; risks: {'; '.join(risks)}" if risks else "")
 
 
 SPANS_IN_BLOCKS = (0.25, 0.5, 1.0, 2.0, 4.0)

@@ -37,10 +37,10 @@ LOOKALIKES = {  # Cyrillic, then Greek
 _TO_LATIN = {other: latin for latin, other in LOOKALIKES.items()} | dict(
     zip("οΑΒΕΗΙΚΜΟΡΤΧ", "oABEHIKMOPTX", strict=True)
 )
+LAST_LATIN = "\u024f"
 ZERO_WIDTH = "\u200b\u200c\u200d\u2060"
 REAL_SHARE = 0.2  # of an alphabet's letters that do not look Latin: half of them in Russian, a third in Greek
 
-_LAST_LATIN = "\u024f"
 _ALPHABETS = {"Greek": "\u0370-\u03ff", "Cyrillic": "\u0400-\u052f"}
 _INVISIBLE = re.compile(
     r"[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\ufeff]|(?<=[\x00-\u052f\u2000-\u20ff])[\u200c\u200d]"
@@ -81,7 +81,7 @@ def plain(text: str) -> PlainText:
             """The word in Latin letters, where that is what it shows."""
             word = "".join(_TO_LATIN.get(letter, letter) for letter in match[0])
             rest = [letter for letter in match[0] if letter not in _TO_LATIN]
-            is_mixed = any(letter <= _LAST_LATIN for letter in rest)
+            is_mixed = any(letter <= LAST_LATIN for letter in rest)
             is_disguise = is_mixed or (other is not None and all(map(other.match, match[0])))
             return word if is_disguise and not _OTHER_WORD.search(word) else match[0]
 
