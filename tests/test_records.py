@@ -115,6 +115,45 @@ def test_a_natural_plot_stands_under_the_table_and_can_be_saved(tmp_path, record
         record.plot()
 
 
+def test_printing_shows_the_first_rows_and_the_summary(record, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = str(record).splitlines()
+    assert any("value" in line and "3.142" in line for line in lines) and lines[-1] == "said <once>"
+    many = str(Drawn([0.5 * number for number in range(20)]))
+    assert "5.5" in many and "9.5" not in many and "… 8 rows more" in many
+    assert repr(record).startswith("Outer(")  # teeth: a repr stays one line for logs
+    assert str(Inner(())) != repr(Inner(())) and "name" in str(Inner(()))
+
+
+def test_a_record_of_records_is_a_table_of_them():
+    @dataclass(frozen=True)
+    class Several(Record):
+        entries: tuple[Drawn | Inner, ...]
+        about: str = "three"
+
+    several = Several((Inner((1.0,), "a"), Inner((2.0, 3.0), "b")))
+    assert several.table.columns == ["name"] and several.to_pandas()["name"].tolist() == ["a", "b"]
+    assert Several(()).table.rows == [["about", "three"]]  # of none, what else it says
+    assert str(Drawn([])) == "Drawn(values=[])"  # no row at all
+
+
+def test_numbers_without_a_natural_plot_are_shown_without_one():
+    """A class that sometimes has a plot: a notebook shows the table either way."""
+
+    @dataclass(frozen=True)
+    class Sometimes(Record):
+        value: float
+
+        def plot(self) -> LinePlot:
+            if self.value < 0:
+                raise ConfigError("nothing to draw")
+            return LinePlot([Series("value", [0.0], [self.value])], "x", "y")
+
+    assert "<img" in Sometimes(1.0)._repr_html_() and "<img" not in Sometimes(-1.0)._repr_html_()
+    with pytest.raises(ConfigError, match="nothing to draw"):
+        Sometimes(-1.0).plot()
+
+
 def test_a_data_frame_has_every_digit_and_pandas_is_asked_for_by_name(monkeypatch):
     frame = Drawn([1 / 3, math.inf]).to_pandas()
     assert frame["value"].tolist() == [1 / 3, math.inf]

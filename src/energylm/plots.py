@@ -8,6 +8,7 @@ Relations  `records` draw themselves with it; `report.plots` adds what only repo
 
 import io
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,27 @@ class Series:
             raise ValueError(f"series {self.name!r} has {len(self.x)} x values but {len(self.y)} y values")
 
 
+class Picture(ABC):
+    """A figure that keeps its numbers: what `plot()` of a record gives."""
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """The numbers for JSON, which has no NaN: a gap is null."""
+
+    @abstractmethod
+    def png(self) -> bytes: ...
+
+    def save(self, file: Path | str) -> None:
+        """Write the PNG."""
+        Path(file).write_bytes(self.png())
+
+    def _repr_png_(self) -> bytes:
+        """What notebooks show."""
+        return self.png()
+
+
 @dataclass(frozen=True)
-class LinePlot:
+class LinePlot(Picture):
     """Lines over one x axis. Values that are not finite leave a gap."""
 
     series: Sequence[Series]
@@ -48,7 +68,6 @@ class LinePlot:
     log_x: bool = False  # equal ratios at equal distances
 
     def record(self) -> dict[str, Any]:
-        """The numbers for JSON, which has no NaN: a gap is null."""
         series = [
             {"name": line.name, "x": list(line.x), "y": [y if math.isfinite(y) else None for y in line.y]}
             for line in self.series
@@ -80,14 +99,6 @@ class LinePlot:
         if self.series:
             axes.legend(frameon=False)
         return png_of(figure)
-
-    def save(self, file: Path | str) -> None:
-        """Write the PNG."""
-        Path(file).write_bytes(self.png())
-
-    def _repr_png_(self) -> bytes:
-        """What notebooks show."""
-        return self.png()
 
 
 def png_of(figure: "Figure") -> bytes:

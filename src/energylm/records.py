@@ -1,5 +1,5 @@
-"""Result records: one base that gives JSON out and in, a readable `repr`, a table, a data frame, HTML in notebooks, and
-a plot where the numbers have a natural one.
+"""Result records: one base that gives JSON out and in, a readable `repr`, a table when printed, a data frame, HTML in
+notebooks, and a plot where the numbers have a natural one.
 
 A record is a frozen dataclass that inherits `Record`. Its JSON holds its fields (but for those marked `LOCAL`), and
 the properties that `computed` names; reading it back ignores the latter. Tensors become lists, paths strings, and
@@ -13,16 +13,17 @@ import html
 import math
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from energylm.errors import ConfigError
-from energylm.plots import LinePlot
-from energylm.tables import Table, to_html, to_pandas
+from energylm.plots import Picture
+from energylm.tables import Table, to_html, to_pandas, to_text
 
 LOCAL = {"local": True}  # metadata of a field that means something on this machine only: not in the JSON
 _LONGEST = 6  # entries of a list that `repr` shows
-_MOST_ROWS = 12  # of a table that notebooks show
+_MOST_ROWS = 12  # of a table that notebooks and `print` show
 
 
 class Record:
@@ -50,15 +51,23 @@ class Record:
 
     @property
     def table(self) -> Table:
-        """The numbers for people; by default one row for each plain field."""
-        plain = {name: value for name, value in self.to_json().items() if not isinstance(value, list | dict)}
+        """The numbers for people; by default one row for each plain field, or, of a record whose first field is a list
+        of records, one row for each of these."""
+        first = getattr(self, dataclasses.fields(self)[0].name, None)  # type: ignore[arg-type]
+        if isinstance(first, list | tuple) and first and all(isinstance(entry, Record) for entry in first):
+            rows = [_plain(entry) for entry in first]
+            columns = list(dict.fromkeys(name for row in rows for name in row))
+            return Table(
+                [name.replace("_", " ") for name in columns], [[row.get(name) for name in columns] for row in rows]
+            )
+        plain = _plain(self)
         return Table(["what", "value"], [[name.replace("_", " "), value] for name, value in plain.items()])
 
     def to_pandas(self) -> Any:
         """The table as a `pandas.DataFrame`."""
         return to_pandas(self.table)
 
-    def plot(self) -> LinePlot:
+    def plot(self) -> Picture:
         """The numbers as a figure, which notebooks show and `save` writes."""
         raise ConfigError(f"a {type(self).__name__} has no natural plot; its numbers are in .table and .to_pandas()")
 
@@ -68,15 +77,27 @@ class Record:
         names += [name for name in self.computed if isinstance(getattr(self, name), int | float)]
         return f"{type(self).__name__}({', '.join(f'{name}={_short(getattr(self, name))}' for name in names)})"
 
+    def __str__(self) -> str:
+        """What `print` shows: the first rows of the table, and the summary."""
+        table, summary = self.table, self.summary()
+        if not table.rows:
+            return repr(self)
+        return "\n".join([to_text(table, most_rows=_MOST_ROWS), *([summary] if summary else [])])
+
     def _repr_html_(self) -> str:
         """What notebooks show."""
         summary = self.summary()
         parts = [to_html(self.table, most_rows=_MOST_ROWS)]
         parts += [f"<p><small>{html.escape(summary)}</small></p>"] if summary else []
-        if type(self).plot is not Record.plot:
+        with suppress(ConfigError):  # these numbers, or this class, have no natural plot
             picture = base64.b64encode(self.plot().png()).decode()
             parts.append(f'<img alt="plot" style="max-width: 32em" src="data:image/png;base64,{picture}">')
         return "".join(parts)
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    """What stands in a table: all but lists and what has names of its own."""
+    return {name: value for name, value in record.to_json().items() if not isinstance(value, list | dict)}
 
 
 def to_plain(value: Any) -> Any:

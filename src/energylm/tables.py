@@ -1,12 +1,14 @@
-"""One table, five faces: Markdown for files, Rich for the terminal, HTML for notebooks, records for JSON, a data frame
-for pandas. Numbers state their convention.
+"""One table, six faces: Markdown for files, Rich for the terminal, text for `print`, HTML for notebooks, records for
+JSON, a data frame for pandas. Numbers state their convention.
 
 A cell is text, a number, a truth value or nothing; it is formatted in one place (`format_cell`), so that a table looks
 the same wherever it is shown, while JSON keeps every digit.
 """
 
 import html
+import io
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,6 +81,19 @@ def to_rich(table: Table, *, title: str = "") -> "rich.table.Table":
     for row in table.rows:
         rendered.add_row(*(escape(format_cell(cell)) for cell in row))
     return rendered
+
+
+def to_text(table: Table, *, most_rows: int) -> str:
+    """For `print`, as wide as the terminal; at most so many rows, and how many more there are."""
+    from rich.console import Console
+
+    shown, more = Table(table.columns, table.rows[:most_rows]), len(table.rows) - most_rows
+    console = Console(file=io.StringIO(), width=shutil.get_terminal_size((120, 24)).columns, color_system=None)
+    with console.capture() as captured:
+        console.print(to_rich(shown))
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    lines += [f"… {more:,} rows more"] if more > 0 else []
+    return "\n".join([*lines, *([table.convention] if table.convention else [])])
 
 
 def to_html(table: Table, *, most_rows: int) -> str:

@@ -104,9 +104,9 @@ def _shared_prefix_energies(
 
 
 def _tokens_at_once(network: PooledEnergy) -> int:
-    weight_1D, asked = network.head.weight, asked_tokens(network)
-    if asked is not None:
+    if (asked := asked_tokens(network)) is not None:
         return asked
+    weight_1D: Tensor = network.head.weight
     activation_bytes = CPU_ACTIVATION_BYTES if weight_1D.device.type == "cpu" else GPU_ACTIVATION_BYTES
     return max(1, activation_bytes // (4 * weight_1D.shape[1] * weight_1D.element_size()))
 

@@ -60,15 +60,15 @@ class PerplexityBySamples(Record):
         return Table(columns, rows, convention=self.results[-1].convention)
 
     def plot(self) -> LinePlot:
-        counts = [result.n for result in self.results]
+        counts = [float(result.n) for result in self.results]
         lines = {
+            "joint, upper end": [result.upper for result in self.results],
+            "joint, lower end": [result.lower for result in self.results],
+            "sampler, certified in expectation": [result.certified.value for result in self.results],
             "base": [result.base.value for result in self.results],
-            "joint, lower": [result.lower for result in self.results],
-            "joint, upper": [result.upper for result in self.results],
-            "certified": [result.certified.value for result in self.results],
         }
         series = [Series(name, counts, values) for name, values in lines.items()]
-        return LinePlot(series, x_label="samples of a context", y_label="perplexity", log_x=True)
+        return LinePlot(series, x_label="samples a context", y_label="perplexity", log_x=True)
 
 
 @dataclass(frozen=True)

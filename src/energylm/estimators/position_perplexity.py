@@ -22,7 +22,9 @@ from torch import Tensor
 
 from energylm.estimators.log_partition import LogPartition
 from energylm.estimators.perplexity import PerplexityEstimate, perplexity
+from energylm.plots import LinePlot, Series
 from energylm.records import Record
+from energylm.tables import Cell, Table
 
 
 def stepwise_log_probs(
@@ -66,6 +68,28 @@ class PositionPerplexity(Record):
         """The interval of the perplexity gained on the base model at each position."""
         ends = zip(self.base, self.pessimistic, self.optimistic, strict=True)
         return tuple((base.value - high.value, base.value - low.value) for base, high, low in ends)
+
+    @property
+    def table(self) -> Table:
+        rows: list[list[Cell]] = [
+            [position, base.value, low.value, high.value, ess]
+            for position, base, low, high, ess in zip(
+                self.positions, self.base, self.optimistic, self.pessimistic, self.median_ess, strict=True
+            )
+        ]
+        columns = ["position", "base", "joint, lower", "joint, upper", "median ESS"]
+        exact = f"exactly {self.last_exact.value:.4g} at the last; {self.last_exact.convention}"
+        return Table(columns, rows, convention=exact)
+
+    def plot(self) -> LinePlot:
+        """What the joint model gains on the base at each position; the last one also exactly."""
+        positions = [float(position) for position in self.positions]
+        series = [
+            Series("upper end", positions, self.gain_upper),
+            Series("lower end", positions, self.gain_lower),
+            Series("exact", positions[-1:], [self.base[-1].value - self.last_exact.value]),
+        ]
+        return LinePlot(series, x_label="position", y_label="perplexity gained on the base")
 
     @property
     def gain_lower(self) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from energylm.config.texts import SETTINGS, CellConfig
+from energylm.errors import ConfigError
 from energylm.estimators.discrimination import Discrimination
 from energylm.records import Record
 from energylm.report.plots import HeatMap
@@ -67,6 +68,13 @@ class GridSummary(Record):
     @property
     def table(self) -> Table:
         return _cells(self.records, self.convention)
+
+    def plot(self, energy: str | None = None) -> HeatMap:
+        """Accuracies of an energy, of the first where none is named, by what it was trained and tested on."""
+        names = list(dict.fromkeys(record["energy"] for record in self.records))
+        if not names or energy not in (None, *names):
+            raise ConfigError(f"there is no energy {energy!r} in this grid; it has {', '.join(names) or 'none'}")
+        return _heat_map([record for record in self.records if record["energy"] == (energy or names[0])])
 
 
 def summarise(cells: Sequence[GridCell]) -> GridSummary:

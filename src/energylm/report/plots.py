@@ -7,13 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 from energylm.errors import extra
-from energylm.plots import COLOURS, LinePlot, Series, png_of
+from energylm.plots import COLOURS, LinePlot, Picture, Series, png_of
 
 __all__ = ["Effect", "ForestPlot", "HeatMap", "LinePlot", "Series", "histogram_plot", "loss_plot"]
 
 
 @dataclass(frozen=True)
-class HeatMap:
+class HeatMap(Picture):
     """A matrix as colours with its numbers written in; `values[row][column]`, None where there is none."""
 
     rows: Sequence[str]

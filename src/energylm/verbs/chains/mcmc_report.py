@@ -100,6 +100,11 @@ class MCMCRun(Record):
         rows: list[list[Cell]] = [[sample.text, sample.chain, sample.energy, sample.sample] for sample in self.samples]
         return Table(["text", "chain", "energy", "sample"], rows, self.diagnosis.verdict if self.diagnosis else "")
 
+    def plot(self) -> LinePlot:
+        """The mean energy by epoch, burn-in included."""
+        mean = Series("mean over texts and chains", self.by_epoch.epoch, self.by_epoch.energy)
+        return LinePlot([mean], x_label="epoch", y_label="energy")
+
     def lines(self) -> list[str]:
         """What is said at the end of a run."""
         said = []

@@ -20,7 +20,7 @@ from energylm.data.detection import HUMAN, MACHINE, DetectionData, Label, Labell
 from energylm.data.document import split_of
 from energylm.data.overlap import SeenTexts
 from energylm.data.text_blocks import EncodedText
-from energylm.errors import extra
+from energylm.errors import ConfigError, extra
 from energylm.estimators.discrimination import FALSE_POSITIVE_RATES, Discrimination, discrimination
 from energylm.estimators.false_positive_threshold import texts_needed
 from energylm.progress import say
@@ -80,6 +80,12 @@ class DetectorEvaluation(Record):
     @property
     def table(self) -> Table:
         return measures_table(self.overall | self.sources)
+
+    def plot(self) -> LinePlot:
+        """Accuracy and AUROC over the tokens that are read."""
+        if not self.lengths:
+            raise ConfigError("no length was asked for, so there is no curve; evaluate with lengths")
+        return _lengths_plot(self.lengths)
 
     @property
     def overall(self) -> dict[str, Discrimination]:

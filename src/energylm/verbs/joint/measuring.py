@@ -19,10 +19,10 @@ import torch
 from energylm.bundles.known_models import absolute_place
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import model_identity
-from energylm.bundles.residual_measures import MeasuredPositions, MeasuredTexts, sample_counts
+from energylm.bundles.residual_measures import MeasuredPositions, MeasuredTexts, PerplexityBySamples, sample_counts
 from energylm.bundles.residual_model import ResidualModel
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
-from energylm.errors import VocabularyMismatch
+from energylm.errors import ConfigError, VocabularyMismatch
 from energylm.estimators.joint_perplexity import JointPerplexity
 from energylm.estimators.perplexity import PerplexityEstimate, perplexity
 from energylm.estimators.position_perplexity import PositionPerplexity
@@ -32,7 +32,7 @@ from energylm.jobs.job import Job
 from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress, say
 from energylm.records import LOCAL, Record
-from energylm.report.plots import LinePlot, Series
+from energylm.report.plots import LinePlot
 from energylm.report.report import Numbers, Plot, Section, Text, write_report
 from energylm.tables import Cell, Table
 from energylm.verbs.joint.perplexity import Perplexity
@@ -83,6 +83,14 @@ class PerplexityResult(Record):
     def summary(self) -> str | None:
         return None if self.joint is None else self.joint.summary()
 
+    def plot(self) -> LinePlot:
+        """The interval as it closes, else the gain at each position, where either was asked for."""
+        if self.by_samples:
+            return PerplexityBySamples(list(self.by_samples)).plot()
+        if self.by_position is None:
+            raise ConfigError("one measurement has no plot; ask for by_samples or by_position")
+        return self.by_position.plot()
+
     def sections(self) -> list[Section]:
         """The parts of a report."""
         joint, by_samples, by_position = self.joint, self.by_samples, self.by_position
@@ -96,7 +104,8 @@ class PerplexityResult(Record):
                 f"with {first.n:,} samples to {last.lower:.4g} to {last.upper:.4g} with {last.n:,}; the base has "
                 f"{last.base.value:.4g}."
             )
-            sections.append(Plot("Perplexity by number of samples", samples_plot(by_samples), alt=alt))
+            closing = PerplexityBySamples(list(by_samples)).plot()
+            sections.append(Plot("Perplexity by number of samples", closing, alt=alt))
         if by_position is not None:
             (low, high), exact = by_position.gain[-1], by_position.base[-1].value - by_position.last_exact.value
             alt = (
@@ -104,7 +113,7 @@ class PerplexityResult(Record):
                 f"{by_position.gain[0][0]:.3g} to {by_position.gain[0][1]:.3g}; last: {low:.3g} to {high:.3g}, "
                 f"exactly {exact:.3g}."
             )
-            sections.append(Plot("Perplexity gain by position", positions_plot(by_position), alt=alt))
+            sections.append(Plot("Perplexity gain by position", by_position.plot(), alt=alt))
         return sections
 
 
@@ -305,30 +314,6 @@ def trust_table(joint: JointPerplexity) -> Table:
         ["mean estimated log Z, nats", float(estimate.lower.mean())],
     ]
     return Table(["what", "value"], rows, convention=joint.warning or "nothing speaks against the interval")
-
-
-def samples_plot(results: Sequence[JointPerplexity]) -> LinePlot:
-    """Perplexity against the number of samples a context."""
-    counts = [float(result.n) for result in results]
-    series = [
-        Series("joint, upper end", counts, [result.upper for result in results]),
-        Series("joint, lower end", counts, [result.lower for result in results]),
-        Series("sampler, certified in expectation", counts, [result.certified.value for result in results]),
-        Series("base", counts, [result.base.value for result in results]),
-    ]
-    return LinePlot(series, x_label="samples a context", y_label="perplexity", log_x=True)
-
-
-def positions_plot(result: PositionPerplexity) -> LinePlot:
-    """What the joint model gains on the base at each position; the last one also exactly."""
-    positions = [float(position) for position in result.positions]
-    exact = result.base[-1].value - result.last_exact.value
-    series = [
-        Series("upper end", positions, [high for _, high in result.gain]),
-        Series("lower end", positions, [low for low, _ in result.gain]),
-        Series("exact", positions[-1:], [exact]),
-    ]
-    return LinePlot(series, x_label="position", y_label="perplexity gained on the base")
 
 
 def _row(

@@ -24,10 +24,13 @@ from energylm.config.models import LEFT_TO_RIGHT, Direction, ZeroShotScore
 from energylm.config.texts import SETTINGS, Setting
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import Record
+from energylm.tables import Table
 from energylm.verbs.recipes.recipe import GRID, did_you_mean
 from energylm.verbs.verb import Verb
 
 if TYPE_CHECKING:
+    from energylm.report.grid_report import GridSummary
+    from energylm.report.plots import HeatMap
     from energylm.verbs.recipes.steps import PlannedStep
 
 # As `init`: a score of the training generator's own probabilities. Binoculars would need a second generator.
@@ -134,6 +137,20 @@ class GridResult(Record):
 
         kept: dict[str, Any] = read_json(self.results)
         return kept
+
+    @property
+    def summarised(self) -> "GridSummary":
+        from energylm.report.grid_report import GridSummary
+
+        return GridSummary.from_json(self.cells)
+
+    @property
+    def table(self) -> Table:
+        return self.summarised.table
+
+    def plot(self, energy: str | None = None) -> "HeatMap":
+        """As `GridSummary.plot`."""
+        return self.summarised.plot(energy)
 
 
 class Grid(Verb):
