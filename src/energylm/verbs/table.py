@@ -46,6 +46,7 @@ VERBS: dict[str, str] = {
     "detect calibrate": "detect.detect:CalibrateDetector",
     "detect eval": "detect.detect:EvaluateDetector",
     "detect run": "detect.detect:RunDetector",
+    "detect raid": "detect.raid:JudgeRaid",
     "probe perturb": "detect.probe:PerturbTexts",
     "probe attack": "detect.probe:AttackEnergy",
     "probe differences": "detect.probe:CompareEnergies",

@@ -1,4 +1,5 @@
-"""Known small models, fetched once as plain safetensors folders: `energylm models get` and `energylm models list`."""
+"""Models by name: `energylm models get` and `list` for known small ones, fetched once as plain safetensors folders;
+`models push` puts one of one's own on the hub."""
 
 import difflib
 import shutil
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from energylm.bundles.known_models import KNOWN_MODELS, KnownModel, locate
+from energylm.bundles import hub
+from energylm.bundles.known_models import KNOWN_MODELS, KnownModel, locate, model_of_run
 from energylm.errors import ModelError
 from energylm.files import read_json, sha256_of_file
 from energylm.jobs.job import DEFAULT_JOB, Job
@@ -109,6 +111,44 @@ class ListModels(Verb):
                 for model in KNOWN_MODELS.values()
             )
         )
+
+
+@dataclass(frozen=True)
+class PushedModel(Record):
+    name: str
+    address: str
+    card: str  # Markdown
+
+
+class PushModel(Verb):
+    """Upload a model folder to the Hugging Face hub, with a card that is made from its provenance.
+
+    Afterwards its name works wherever a model is asked for. The account is that of `hf auth login`. A dry run prints
+    the card.
+    """
+
+    examples = (
+        "energylm models push runs/energy OWNER/my-energy",
+        "energylm models push my-detector OWNER/my-detector --private",
+        "energylm models push my-lm OWNER/my-lm --dry-run",
+    )
+
+    folder: Annotated[str, Positional("FOLDER")] = Field(description="A model folder, or a run's folder with one.")
+    name: Annotated[str, Positional("OWNER/NAME")] = Field(description="The model's name on the hub; made if need be.")
+    private: bool = Field(False, description="Only the owner sees it, if it is new.")
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        hub.check_hub_name(self.name)
+        return hub.model_card(model_of_run(self.folder), self.name)
+
+    def run(self, job: Job = DEFAULT_JOB) -> PushedModel:
+        folder = model_of_run(self.folder)
+        card = self.check(job)
+        say(f"energylm: uploading {folder} to {self.name}")
+        return PushedModel(self.name, hub.push_folder(folder, self.name, private=self.private), card)
+
+    def shown(self, result: PushedModel) -> str:
+        return f"{result.address}\n"
 
 
 def known_model(name: str) -> KnownModel:
