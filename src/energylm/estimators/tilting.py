@@ -121,9 +121,9 @@ def _log_weights(score_N: Tensor, beta: Tensor | float, base_N: Tensor) -> tuple
     return torch.where(allowed_N, log_ratio_N + base_N, -math.inf), log_ratio_N
 
 
-def tilt_point(score_N: Tensor, beta: float, base_N: Tensor) -> TiltPoint:
+def tilt_point(score_N: Tensor, beta: float, base_log_weight_N: Tensor) -> TiltPoint:
     """One point of the curve, from float64 scores of at least `FEWEST_FOR_ERRORS` draws and their log P/q."""
-    log_weight_N, log_ratio_N = _log_weights(score_N, beta, base_N)
+    log_weight_N, log_ratio_N = _log_weights(score_N, beta, base_log_weight_N)
     share_N = log_weight_N.softmax(0)
     finite_N = torch.where(score_N.isfinite(), score_N, 0.0)
     log_mean = log_weight_N.logsumexp(0) - math.log(len(score_N))
