@@ -1,4 +1,4 @@
-"""N-best lists in four formats say the same, and every kind of damage is named with its place."""
+"""N-best lists in all formats say the same, and every kind of damage is named with its place."""
 
 import json
 
@@ -90,7 +90,7 @@ def test_references_may_be_absent_but_not_strange(put):
         ("n.json", "[]", "is a JSON list"),
         ("n.json", "{}", "holds no n-best list"),
         ("n.jsonl", '{"hypotheses": [{"text": "x"}]}', "line 1, hypothesis 1 has no score"),
-        ("n.jsonl", '{"nbest": []}', 'no list "hypotheses"'),
+        ("n.jsonl", '{"lists": []}', 'no list "hypotheses"'),
         # what comes twice: Python's JSON keeps the last and says nothing
         ("n.json", '{"u": {"hyp_1": {"text": "x", "score": 1}}, "u": {}}', "key 'u' comes twice in one object; rename"),
         ("n.json", '{"u": {"hyp_1": {"text": "x", "score": 1}, "hyp_1": {}}}', "key 'hyp_1' comes twice"),
@@ -194,3 +194,75 @@ def test_librispeech_rates_are_the_published_ones(data_folder):
     assert round(float(metric.value(statistics[:, 0].sum(0))), 2) == 6.42
     best = statistics[np.arange(len(lists)), statistics[..., 0].argmin(1)].sum(0)
     assert best.tolist() == [2195, 52576]
+
+
+def test_folders_of_espnet_and_kaldi(tmp_path):
+    """The same two utterances, written as each recogniser writes them; costs are scores with the other sign."""
+    espnet, kaldi = tmp_path / "output.1", tmp_path / "nbest"
+    for rank, rows in (
+        (1, {"u1": ("a cat", "tensor(-1.0)"), "u2": ("so is it", "-0.5")}),
+        (2, {"u1": ("a cap", "-2.5")}),
+    ):
+        folder = espnet / f"{rank}best_recog"
+        folder.mkdir(parents=True)
+        (folder / "text").write_text("".join(f"{name} {text}\n" for name, (text, _) in rows.items()))
+        (folder / "score").write_text("".join(f"{name} {score}\n" for name, (_, score) in rows.items()))
+    kaldi.mkdir()
+    (kaldi / "text").write_text("u1-1 a cat\nu1-2 a cap\nu2-1 so is it\n")
+    (kaldi / "lm_cost").write_text("u1-1 0.75\nu1-2 2.0\nu2-1 0.25\n")
+    (kaldi / "ac_cost").write_text("u1-1 0.25\nu1-2 0.5\nu2-1 0.25\n")
+    expected = [
+        NBest("u1", None, (Hypothesis("a cat", -1.0), Hypothesis("a cap", -2.5))),
+        NBest("u2", None, (Hypothesis("so is it", -0.5),)),
+    ]
+    assert read_lists(espnet) == read_lists(kaldi) == expected
+    references = tmp_path / "references.txt"
+    references.write_text("a cat\nso it is\n")
+    assert [each.reference for each in read_lists(kaldi, references=references)] == ["a cat", "so it is"]
+    (kaldi / "lm_cost").write_text("u1-1 0.75\n")  # a cost is missing
+    with pytest.raises(DataError, match="hypothesis 'u1-2' has no score"):
+        read_lists(kaldi)
+    (kaldi / "text").write_text("u1 a cat\n")
+    with pytest.raises(DataError, match="'u1' is no hypothesis"):
+        read_lists(kaldi)
+    with pytest.raises(DataError, match="format 'tsv' is that of a file"):
+        read_lists(espnet, form="tsv")
+    with pytest.raises(DataError, match="is that of a folder"):
+        read_lists(references, form="kaldi-folder")
+
+
+def test_beams_of_nemo(tmp_path):
+    beams, manifest = tmp_path / "preds.tsv", tmp_path / "manifest.json"
+    beams.write_text("a cat\t-1.0\na cap\t-2.5\nso is it\t-0.5\nso it is\t-0.75\n")
+    manifest.write_text(
+        '{"audio_filepath": "1.wav", "text": "a cat"}\n{"audio_filepath": "2.wav", "text": "so it is"}\n'
+    )
+    lists = read_lists(beams, form="nemo", references=manifest)
+    assert [(each.reference, [h.score for h in each.hypotheses]) for each in lists] == [
+        ("a cat", [-1.0, -2.5]),
+        ("so it is", [-0.5, -0.75]),
+    ]
+    with pytest.raises(DataError, match="give its manifest"):
+        read_lists(beams, form="nemo")
+    manifest.write_text('{"text": "a"}\n' * 3)
+    with pytest.raises(DataError, match="4 hypotheses for 3 references"):
+        read_lists(beams, form="nemo", references=manifest)
+
+
+def test_fields_of_decoders(tmp_path):
+    """Whisper's mean over two tokens and the end: −0.5 · 3. pyctcdecode's lm_score has a language model in it."""
+    path = tmp_path / "beams.jsonl"
+    path.write_text(
+        '{"id": "w", "beams": [{"text": "a cat", "avg_logprob": -0.5, "tokens": [7, 8]}]}\n'
+        '{"id": "t", "nbest": [{"words": ["a", "cat"], "score": -2.0, "tokens": [7, 8], "avg_logprob": -9.0}]}\n'
+        '{"id": "p", "hypotheses": [{"text": "a cat", "logit_score": -3.0, "lm_score": -8.0}]}\n'
+    )
+    lists = read_lists(path)
+    assert [(each.utterance, each.hypotheses[0].text, each.hypotheses[0].score) for each in lists] == [
+        ("w", "a cat", -1.5),
+        ("t", "a cat", -2.0),
+        ("p", "a cat", -3.0),
+    ]
+    path.write_text('{"beams": [{"text": "a cat", "lm_score": -1.0}]}\n')
+    with pytest.raises(DataError, match="hypothesis 1 has no score"):
+        read_lists(path)

@@ -26,8 +26,9 @@ LongInputs = Literal["windows", "refuse"]
 WINDOWS: LongInputs = "windows"
 Normalise = Literal["none", "token", "word"]
 Per = Literal["sentence", "word", "token"]
-Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+Dtype = Literal["float32", "float64", "bfloat16", "float16", "int8"]
 FLOAT32: Dtype = "float32"
+INT8: Dtype = "int8"
 
 
 class ScorerConfig(Config):
@@ -63,7 +64,7 @@ class ScorerConfig(Config):
         None,
         exclude_if=lambda value: value is None,
         description="Type of a causal model's weights; none: float32 on a CPU, the saved one elsewhere. Others are "
-        "read in float32.",
+        "read in float32. int8, for all on a CPU, is faster and rounds; what that costs is said.",
     )
     batch_tokens: int | None = Field(
         None,
@@ -73,7 +74,7 @@ class ScorerConfig(Config):
     )
 
 
-NBestFormat = Literal["espnet", "jsonl", "tsv", "moses"]
+NBestFormat = Literal["espnet", "jsonl", "tsv", "moses", "nemo", "espnet-folder", "kaldi-folder"]
 MetricName = Literal["wer", "bleu", "chrf"]
 LengthNormalisation = Literal["none", "word", "character"]
 LengthTerm = Literal["words", "characters"]

@@ -212,6 +212,14 @@ class LanguageModelSettings(Config):
         None,
         description="Start from this model (folder or name), not from random weights; its tokens must be the corpus's.",
     )
+    lora_rank: int | None = Field(
+        None,
+        ge=1,
+        # Left out of dumps, so that what was made before the key existed keeps its hash.
+        exclude_if=lambda value: value is None,
+        description="Train adapters of this rank on all layers of the start instead of its weights (needs the package "
+        "peft); they are merged into the saved model.",
+    )
     direction: Direction = Field(LEFT_TO_RIGHT, description="The order in which the model reads text.")
     window: int = Field(WINDOW_TOKENS, ge=2, description="Tokens of a training window (the papers': 160).")
     validation_windows: int | None = Field(
@@ -227,4 +235,6 @@ class LanguageModelSettings(Config):
             )
         if self.kind != "lm" and self.pretrained is not None:
             raise ValueError(f"a {self.kind} starts from random weights; leave out pretrained ({self.pretrained!r})")
+        if self.lora_rank is not None and self.pretrained is None:
+            raise ValueError(f"lora_rank {self.lora_rank} adapts a model, and none came to start from; add --start")
         return self

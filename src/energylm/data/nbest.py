@@ -1,13 +1,22 @@
-"""N-best lists of a recogniser or translator, from any of four formats, with references added.
+"""N-best lists of a recogniser or translator, from any of seven formats, with references added.
 
 `espnet`  JSON  `{utterance: {ref, hyp_1: {score, text}, hyp_2: …}}`
 `jsonl`   `{"utterance": …, "reference": …, "hypotheses": [{"text": …, "score": …}, …]}` a line. `id` is read for
-          `utterance` and `ref` for `reference`; a list without a name is called by its line
+          `utterance` and `ref` for `reference`; a list without a name is called by its line. The list may be called
+          `beams` or `nbest`, and a hypothesis may have the fields of the decoder that it comes from: `words` for its
+          text (torchaudio's CTC decoder), `logit_score` (pyctcdecode: without its language model's part), or
+          `avg_logprob` and `tokens` (Whisper, which divides by the tokens and the end)
 `tsv`     `utterance`, `score`, `text` and maybe `reference`, a hypothesis a line, those of an utterance together. A
           first line with these names says which column is which (others are ignored); the reference of an utterance
           need be written only once
 `moses`   `id ||| hypothesis ||| features ||| score` a line, maybe with more fields after. Ids are the numbers of the
           source sentences from 0; references lie in a file of their own, a line a sentence
+`nemo`    `hypothesis TAB score` a line, as many for each utterance, without names; the references (a manifest, or a
+          line each) tell how many utterances there are
+`espnet-folder`  FOLDER/1best_recog/{text,score}, 2best_recog/ …, as ESPnet's recogniser writes them: `utterance text`
+          and `utterance score` a line
+`kaldi-folder`   FOLDER/text with `utterance-1 words`, `utterance-2 words` … a line, and FOLDER/lm_cost, FOLDER/ac_cost
+          with their costs: what `lattice-to-nbest | nbest-to-linear` writes. The score is minus the sum of the costs
 
 The format is told by the file's name, else by its first line; `-` is standard input. Hypotheses keep the recogniser's
 order. Nothing that comes twice (an utterance, a key of JSON) is read as if it came once.
@@ -15,6 +24,7 @@ order. Nothing that comes twice (an utterance, a key of JSON) is read as if it c
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +44,9 @@ STDIN_NAME = "standard input"
 TSV_COLUMNS = ("utterance", "score", "text", "reference")
 TSV_NEEDED = TSV_COLUMNS[:3]
 MOSES_SEPARATOR, MOSES_FIELDS = "|||", 4
+LIST_KEYS = ("hypotheses", "beams", "nbest")  # of a JSON line: where its hypotheses lie
+KALDI_COSTS = ("lm_cost", "ac_cost")
+_TENSOR = re.compile(r"^tensor\((.+?)[,)]")  # how torch writes a number that nobody took out of its tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +68,21 @@ def read_lists(
     path: Path | str, *, form: NBestFormat | None = None, references: Path | str | None = None
 ) -> list[NBest]:
     """All lists of a file. `references` is a text file with a line for each list (for each id of a Moses file)."""
-    name = name_of(path)
-    lines = _lines(path, expected="a file of n-best lists (ESPnet JSON, JSONL, TSV or Moses), or - for standard input")
-    form = form or format_of(lines, name)
-    lists = READERS[form](lines, name)
+    name, folder = name_of(path), Path(path)
+    if str(path) != STDIN and (_recog_folders(folder) or (folder / "text").is_file()):
+        form = form or ("espnet-folder" if _recog_folders(folder) else "kaldi-folder")
+        lists = _read_folder(folder, form)
+    else:
+        expected = (
+            f"a file of n-best lists ({', '.join(READERS)}), a folder of ESPnet or Kaldi, or - for standard input"
+        )
+        lines = _lines(path, expected=expected)
+        form = form or format_of(lines, name)
+        if form == "nemo":
+            return _read_nemo(lines, name, references)
+        if form not in READERS:
+            raise DataError(f"{name} is a file, but the format {form!r} is that of a folder; name another format")
+        lists = READERS[form](lines, name)
     if not lists:
         raise DataError(f"{name} holds no n-best list; expected the format {form!r}")
     return lists if references is None else _with_references(lists, references, by_id=form == "moses")
@@ -82,7 +106,7 @@ def format_of(lines: Lines, name: str) -> NBestFormat:
         return "tsv"
     raise DataError(
         f"{name}: its name and its first line tell no format of n-best lists; name one of {', '.join(READERS)} with "
-        "--format"
+        "--format (nemo is never guessed)"
     )
 
 
@@ -152,13 +176,13 @@ def _read_jsonl(lines: Lines, name: str) -> list[NBest]:
         record = _parsed_json(line, location=location)
         if not isinstance(record, dict):
             raise DataError(f'{location} is a JSON {type(record).__name__}, expected {{"hypotheses": […]}}')
-        entries = record.get("hypotheses")
+        entries = next((record[key] for key in LIST_KEYS if key in record), None)
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise DataError(
                 f'{location} has no list "hypotheses" of {{"text": …, "score": …}}; it has: {", ".join(record)}'
             )
         hypotheses = [
-            hypothesis(entry.get("text"), entry.get("score"), location=f"{location}, hypothesis {rank}")
+            hypothesis(*_decoded(entry), location=f"{location}, hypothesis {rank}")
             for rank, entry in enumerate(entries, start=1)
         ]
         utterance = str(record.get("utterance", record.get("id", number)))
@@ -169,6 +193,16 @@ def _read_jsonl(lines: Lines, name: str) -> list[NBest]:
                 "its own name, and all hypotheses of an utterance in one line"
             )
     return lists
+
+
+def _decoded(entry: dict[str, Any]) -> tuple[Any, Any]:
+    """Text and score of a hypothesis, under the names that decoders give them."""
+    text, words = entry.get("text"), entry.get("words")
+    if text is None and isinstance(words, list):
+        text = " ".join(map(str, words))
+    if "score" not in entry and isinstance(entry.get("tokens"), list) and isinstance(entry.get("avg_logprob"), float):
+        return text, entry["avg_logprob"] * (len(entry["tokens"]) + 1)  # Whisper counts the end token, too
+    return text, entry.get("score", entry.get("logit_score"))
 
 
 def _parsed_json(text: str, *, location: str) -> Any:
@@ -187,7 +221,7 @@ def _parsed_json(text: str, *, location: str) -> Any:
         line = "" if error.lineno == 1 else f"line {error.lineno}, "
         raise DataError(
             f"{location} is not JSON ({error.msg} at {line}column {error.colno}); mend or drop what stands there, or "
-            "name the file's format with --format (espnet, jsonl, tsv or moses)"
+            f"name the file's format with --format ({', '.join(READERS)})"
         ) from None
 
 
@@ -258,9 +292,81 @@ _ENDINGS: dict[str, NBestFormat] = {".json": "espnet", ".jsonl": "jsonl", ".ndjs
 def _is_list(line: str) -> bool:
     """Whether a line is the JSON of one n-best list."""
     try:
-        return "hypotheses" in json.loads(line)
+        return any(key in json.loads(line) for key in LIST_KEYS)
     except json.JSONDecodeError:
         return False
+
+
+def _read_nemo(lines: Lines, name: str, references: Path | str | None) -> list[NBest]:
+    rows = [(number, *line.rpartition("\t")[::2]) for number, line in lines if line.strip()]
+    if references is None:
+        raise DataError(f"{name} names no utterances; give its manifest, or a line for each, with --references")
+    written = [line for _, line in _lines(references, expected="a NeMo manifest, or a file of references")]
+    texts = [
+        _parsed_json(line, location=f"{references} line {number}").get("text") if line.startswith("{") else line
+        for number, line in enumerate(written, start=1)
+    ]
+    beam, left = divmod(len(rows), max(1, len(texts)))
+    if left or not beam:
+        raise DataError(
+            f"{name} has {len(rows):,} hypotheses for {len(texts):,} references, not as many for each; search with a "
+            "fixed beam, or write the lists as JSONL"
+        )
+    scored = [hypothesis(text, score, location=f"{name} line {number}") for number, text, score in rows]
+    return [
+        nbest(str(index + 1), text, scored[index * beam : (index + 1) * beam], location=f"{name}, list {index + 1}")
+        for index, text in enumerate(texts)
+    ]
+
+
+def _recog_folders(folder: Path) -> dict[int, Path]:
+    """ESPnet's folders by rank."""
+    ranked = {path.name.removesuffix("best_recog"): path for path in folder.glob("*best_recog")}
+    return {int(rank): ranked[rank] for rank in sorted(filter(str.isdecimal, ranked), key=int)}
+
+
+def _read_folder(folder: Path, form: NBestFormat) -> list[NBest]:
+    members: dict[str, dict[int, Hypothesis]] = {}
+    if form == "espnet-folder":
+        for rank, path in _recog_folders(folder).items():
+            texts, scores = _keyed(path / "text"), _keyed(path / "score")
+            for utterance, text in texts.items():
+                score = scores.get(utterance, "")
+                plain = match[1] if (match := _TENSOR.match(score)) else score
+                location = f"{path}, utterance {utterance!r}"
+                members.setdefault(utterance, {})[rank] = hypothesis(text, plain, location=location)
+    elif form == "kaldi-folder":
+        costs = [_keyed(folder / name) for name in KALDI_COSTS if (folder / name).is_file()]
+        for key, text in _keyed(folder / "text").items():
+            utterance, _, rank = key.rpartition("-")
+            if not utterance or not rank.isdecimal():
+                raise DataError(
+                    f"{folder / 'text'}: key {key!r} is no hypothesis; expected utterance-1, utterance-2, …"
+                )
+            try:
+                score: float | None = -sum(float(of_file[key]) for of_file in costs) if costs else None
+            except (KeyError, ValueError):
+                score = None
+            location = f"{folder}, hypothesis {key!r}"
+            members.setdefault(utterance, {})[int(rank)] = hypothesis(text, score, location=location)
+    else:
+        raise DataError(f"{folder} is a folder, but the format {form!r} is that of a file; name another format")
+    return [
+        nbest(utterance, None, (ranked[rank] for rank in sorted(ranked)), location=f"{folder}, utterance {utterance!r}")
+        for utterance, ranked in members.items()
+    ]
+
+
+def _keyed(path: Path) -> dict[str, str]:
+    """What stands after the first word of each line, by that word."""
+    values: dict[str, str] = {}
+    for number, line in _lines(path, expected="a folder with it"):
+        key, _, value = line.strip().partition(" ")
+        if key in values:
+            raise DataError(f"{path} line {number}: {key!r} comes twice; drop one of them")
+        if key:
+            values[key] = value.strip()
+    return values
 
 
 def _lines(path: Path | str, *, expected: str) -> list[tuple[int, str]]:

@@ -89,7 +89,7 @@ class Rerank(Verb, ScorerConfig):
         None, description=f"The scorer: {MODEL}; or a folder of `rerank train`, with all its scorers and λ."
     )
     files: Annotated[Strings, Positional("FILE|-")] = Field(
-        (), description="N-best lists: ESPnet JSON, JSONL, TSV or Moses; - is standard input."
+        (), description="N-best lists: ESPnet JSON, JSONL, TSV, Moses, NeMo, folders of ESPnet or Kaldi; - is stdin."
     )
     dev: Strings = Field(
         (), description="Lists on which λ is tuned: one for all files, or one for each, in their order."

@@ -12,7 +12,7 @@ from energylm.config.pretrain import LanguageModelSettings
 from energylm.config.sampling import Truncation
 from energylm.config.vocabulary import MAX_NEW_TOKENS, N_TEXTS, PREFIX_TOKENS, WINDOW_TOKENS
 from energylm.jobs.job import DEFAULT_JOB, Job
-from energylm.verbs.verb import Positional, Verb
+from energylm.verbs.verb import Flag, Positional, Verb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
@@ -41,6 +41,7 @@ class TrainLM(Verb, LanguageModelSettings):
         "energylm lm train corpora/news --output runs/ralm --kind ralm --base runs/tiny/model --preset tiny",
         "energylm lm train corpora/books --output runs/base --preset big --set training.preset=deng2020/base-lm "
         "--dry-run",
+        "energylm lm train corpora/spoken --output runs/adapted --start smollm2-135m --lora-rank 8 --steps 300",
     )
     shortcuts: ClassVar = {"steps": "training.steps", "seed": "training.seed"}
     writes = "required"
@@ -48,6 +49,11 @@ class TrainLM(Verb, LanguageModelSettings):
 
     corpus: Annotated[str, Positional("CORPUS")] = Field(
         description="The corpus folder, made by `energylm corpus build`."
+    )
+
+    # The key keeps the name that recipes and finished artefacts know it by.
+    pretrained: Annotated[str | None, Flag("--start")] = Field(
+        None, description=LanguageModelSettings.model_fields["pretrained"].description
     )
 
     @property
@@ -91,6 +97,8 @@ class TrainLM(Verb, LanguageModelSettings):
 
     def shown(self, result: "LMRun") -> str:
         perplexity = result.best_perplexity.summary() if result.best_perplexity else "not validated"
+        if result.start_bits_per_byte is not None:
+            perplexity += f" (before training {result.start_bits_per_byte:.4f} bits per byte)"
         return f"{result.model}: {perplexity}; step {result.best_step:,} of {result.steps:,}\n"
 
 

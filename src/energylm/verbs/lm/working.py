@@ -30,6 +30,7 @@ from energylm.data.tokenizer import tokenizer_sha256
 from energylm.data.windows import Windows, even_windows
 from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismatch
 from energylm.estimators.perplexity import PerplexityEstimate
+from energylm.files import read_json, write_json
 from energylm.jobs.job import Job
 from energylm.models.causal import CausalLanguageModel
 from energylm.models.presets import build_network, count_parameters, width_for
@@ -40,8 +41,10 @@ from energylm.records import Record
 from energylm.training.engine import state_of_run, train
 from energylm.training.language_model_task import LanguageModelTask
 from energylm.training.state import TrainedRun
+from energylm.training.task import Share
 from energylm.verbs.lm.language_model import SampleLM, ScoreLM, TrainLM
 
+START_FILE = "start.json"  # in a run's folder: how good the model was that training started from
 TEXTS_AT_ONCE = 64  # scored together, so that results appear while the rest is still being read
 
 
@@ -51,6 +54,7 @@ class LMRun(TrainedRun):
 
     final_perplexity: PerplexityEstimate | None  # after the last step
     best_perplexity: PerplexityEstimate | None  # of the saved weights
+    start_bits_per_byte: float | None = None  # of the model that training started from, on the same windows
 
 
 def train_lm(verb: TrainLM, output: Path) -> LMRun:
@@ -69,13 +73,30 @@ def train_lm(verb: TrainLM, output: Path) -> LMRun:
         fingerprint=_fingerprint(verb, corpus),
         save_model=lambda trained, folder: _save(trained, folder, verb=verb, corpus=corpus),
     )
+    start = _start_validation(verb, task, output)
     result = train(task, verb.training, folder=output)
+    before = _perplexity(start, verb, corpus, task)
     return LMRun.of(
         result,
         output,
         final_perplexity=_perplexity(result.validation, verb, corpus, task),
         best_perplexity=_perplexity(result.best_validation, verb, corpus, task),
+        start_bits_per_byte=None if before is None else before.bits_per_byte,
     )
+
+
+def _start_validation(verb: TrainLM, task: LanguageModelTask, output: Path) -> dict[str, float]:
+    """The validation numbers of what training starts from, kept in the run's folder; none for random weights."""
+    kept = output / START_FILE
+    if verb.pretrained is None or verb.training.validation.every_steps is None:
+        return {}
+    if not kept.is_file():
+        task.model.eval()
+        with torch.no_grad():
+            sums = task.validate(task.model, Share())
+        write_json(kept, {name: total / count for name, (total, count) in sums.items()})
+    values: dict[str, float] = read_json(kept)
+    return values
 
 
 def describe_training(verb: TrainLM, output: Path) -> str:
@@ -106,7 +127,8 @@ def _build(verb: TrainLM, corpus: Corpus) -> PreTrainedModel:
             raise ConfigError(
                 f"network.{next(iter(verb.network))} changes a preset, but the shape is {verb.pretrained}'s"
             )
-        return _existing(verb.pretrained, verb, corpus)
+        network = _existing(verb.pretrained, verb, corpus)
+        return network if verb.lora_rank is None else _adapted(network, verb)
     if verb.base is None:
         return _new(verb, corpus, overrides=verb.network)
     base = _existing(verb.base, verb, corpus)
@@ -122,6 +144,20 @@ def _build(verb: TrainLM, corpus: Corpus) -> PreTrainedModel:
         overrides=verb.network,
     )
     return _new(verb, corpus, overrides={**verb.network, "width": width})
+
+
+def _adapted(network: PreTrainedModel, verb: TrainLM) -> PreTrainedModel:
+    """The network with adapters in all its layers, which alone learn."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise ConfigError("lora_rank needs the package peft; `pip install peft`, or train all weights") from None
+    config = LoraConfig(
+        r=verb.lora_rank, lora_alpha=2 * verb.lora_rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    with seeded(verb.training.seed, "adapters"):
+        adapted: PreTrainedModel = get_peft_model(network, config)
+    return adapted
 
 
 def _new(verb: TrainLM, corpus: Corpus, *, overrides: Mapping[str, Any]) -> PreTrainedModel:
@@ -157,11 +193,14 @@ def _fingerprint(verb: TrainLM, corpus: Corpus) -> dict[str, Any]:
         "window": verb.window,
         "validation_windows": verb.validation_windows,
         **({"pretrained": weights_sha256(verb.pretrained)} if verb.pretrained else network),
+        **({"lora_rank": verb.lora_rank} if verb.lora_rank else {}),
         **({"kind": verb.kind, "base": weights_sha256(verb.base)} if verb.base else {}),
     }
 
 
 def _save(network: nn.Module, folder: Path, *, verb: TrainLM, corpus: Corpus) -> None:
+    if verb.lora_rank is not None:
+        network = network.merge_and_unload()  # type: ignore[operator]  # a PEFT model, which is no class of transformers
     assert isinstance(network, PreTrainedModel)
     end = corpus.end_token_id
     model = CausalLanguageModel(network, start_token_id=end, eos_token_id=end, direction=verb.direction)
