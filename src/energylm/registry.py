@@ -111,6 +111,20 @@ SAMPLERS = Registry(
     },
 )
 
+# How a joint model draws: (draws, requests, eos_token_id=…, bar=…) → a `bundles.joint_samplers.CandidatePool` a request
+JOINT_SAMPLERS = Registry(
+    "joint sampler",
+    group="energylm.joint_samplers",
+    parts={
+        "resample": "energylm.bundles.joint_samplers:plain_pools",
+        "rejection": "energylm.bundles.joint_samplers:plain_pools",
+        "quasi-rejection": "energylm.bundles.joint_samplers:plain_pools",
+        "independence": "energylm.bundles.joint_samplers:plain_pools",
+        "suffix": "energylm.bundles.joint_samplers:suffix_chains",
+        "smc": "energylm.bundles.joint_samplers:particle_runs",
+    },
+)
+
 # Kinds of energies: classes (`bundles.text_energy.Energy`) with `from_folder(folder, manifest, device=…)`, which reads
 # what they save under this name, and `from_text(text, device=…)`, where NAME:TEXT names one on the command line
 ENERGIES = Registry(
@@ -126,6 +140,7 @@ ENERGIES = Registry(
         "sum": "energylm.bundles.text_energy:WeightedSum",
         "energy": "energylm.bundles.energy_model:EnergyModel",
         "zero-shot-energy": "energylm.bundles.zero_shot_energy:ZeroShotEnergy",
+        "combined-energy": "energylm.bundles.combined_energy:CombinedEnergy",
         "log-likelihood-energy": "energylm.bundles.zero_shot_energy:ZeroShotEnergy",  # as folders of old name it
     },
 )
@@ -139,6 +154,7 @@ FITS = Registry(
         "energy": "energylm.verbs.fitting:fit_energy",
         "detector": "energylm.verbs.fitting:fit_detector",
         "reranker": "energylm.verbs.fitting:fit_reranker",
+        "known-model": "energylm.verbs.fitting:get_known_model",
     },
 )
 

@@ -151,10 +151,10 @@ class ZeroShotEnergy(Energy):
         save_model(folder, kind=KIND, facts=facts, provenance=self.provenance, parts=parts)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: Device = None) -> Self:
+    def from_pretrained(cls, folder: str | Path, *, device: Device = None, dtype: DType = None) -> Self:
         """The energy that `save_pretrained` wrote."""
         problem = "holds no zero-shot energy; give a folder that save_pretrained wrote"
-        return cls.from_folder(*open_folder(folder, [KIND, EARLIER_KIND], problem), device=device)
+        return cls.from_folder(*open_folder(folder, [KIND, EARLIER_KIND], problem), device=device).to(dtype=dtype)
 
     @classmethod
     def from_folder(cls, folder: Path, manifest: Mapping[str, Any], *, device: Device = None) -> Self:

@@ -133,7 +133,9 @@ class CausalLanguageModel:
 
         fields = self._measured(tokens_BT, lengths_B, measure, first=first, measures=4 if observer is None else 5)
         given = (lengths_B.to(fields.device) - first).clamp(min=0)
-        return TokenStatistics(*fields[:4], given, None if observer is None else fields[4])
+        return TokenStatistics(
+            fields[0], fields[1], fields[2], fields[3], given, None if observer is None else fields[4]
+        )
 
     def _measured(
         self,

@@ -291,8 +291,8 @@ class RunDetector(Verb):
     """Human, machine, or an abstention with its reason: a JSON line a text, with the scores of its blocks.
 
     Without a detector the package's own judges, by the surprise of SmolLM2 (fetched on first use); it says which texts
-    it was calibrated on. Standard input is one text, unless --format says lines or jsonl. With --output finished portions of 512 texts are
-    kept, and a killed run goes on when run again.
+    it was calibrated on. Standard input is one text, unless --format says lines or jsonl. With --output finished
+    portions of 512 texts are kept, and a killed run goes on when run again.
     """
 
     examples = (
@@ -323,13 +323,14 @@ class RunDetector(Verb):
     @model_validator(mode="before")
     @classmethod
     def _may_begin_with_a_text(cls, values: Any) -> Any:
-        """Where the first path is no model, it is a text, and the detector is the package's own."""
+        """Where the first path is no model, or there is no other, it is a text; the detector is the package's own."""
         if not isinstance(values, Mapping) or not (first := str(values.get("detector") or "")):
             return values
         from energylm.bundles.known_models import is_model
 
-        is_text = first == STDIN or (Path(first).expanduser().exists() and not is_model(first))
         files = listed(values.get("files") or ())
+        is_alone = not files and not values.get("text") and DETECTORS.named(first) is None and first != DEFAULT
+        is_text = first == STDIN or ((is_alone or Path(first).expanduser().exists()) and not is_model(first))
         return {**values, "detector": DEFAULT, "files": (first, *files)} if is_text else values
 
     @model_validator(mode="after")

@@ -15,10 +15,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from energylm import __version__
-from energylm.bundles.detector import BlockScore, Detection, Detector, logistic
+from energylm.bundles.detector import (
+    DEFAULT_FOLDER,
+    BlockScore,
+    Detection,
+    Detector,
+    logistic,
+    provenance_note,
+)
 from energylm.bundles.known_models import absolute_place
 from energylm.bundles.model_folder import model_identity
 from energylm.data.detection import read_unlabelled
@@ -33,7 +41,7 @@ from energylm.registry import DETECTORS
 from energylm.report import html_page
 from energylm.report.report import slug
 from energylm.tables import Cell, Table, to_rich
-from energylm.verbs.detect.detect import RunDetector
+from energylm.verbs.detect.detect import DEFAULT, RunDetector
 
 PORTION_TEXTS = 512
 SHOWN_CHARACTERS = 30  # of a name, in a table that fits into 80 columns
@@ -91,7 +99,7 @@ def judge(verb: RunDetector, job: Job) -> Detections:
     if not named:
         raise DataError("no text came; give a file, --text, or - for standard input")
     is_named = DETECTORS.named(verb.detector) is not None
-    path = verb.detector if is_named else absolute_place(verb.detector)
+    path = verb.detector if is_named else absolute_place(_folder(verb.detector))
     model = path if is_named or job.output is None else model_identity(path)
     identity = {"task": "detect", "max_tokens": verb.max_tokens, "model": model}
     load = partial(DetectWorker.loaded, path, max_tokens=verb.max_tokens)
@@ -105,6 +113,14 @@ def judge(verb: RunDetector, job: Job) -> Detections:
     if verb.html is not None:
         write_text(verb.html, detections_page([(text.name, text.text, text) for text in texts], by=verb.detector))
     return Detections(texts, from_files.unreadable)
+
+
+def _folder(detector: str) -> str | Path:
+    """Where a detector lies; the package's own says what it promises, and to whom."""
+    if detector != DEFAULT:
+        return detector
+    say(provenance_note(DEFAULT_FOLDER))
+    return DEFAULT_FOLDER
 
 
 def json_lines(result: Detections) -> str:

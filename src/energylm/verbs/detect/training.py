@@ -122,7 +122,7 @@ def train_detector(verb: TrainDetector, output: Path) -> DetectorRun:
 def describe_training(verb: TrainDetector, output: Path) -> str:
     """Check all inputs and say what `train_detector` would do. Writes nothing."""
     detector, parts = open_training(verb)
-    parameters = sum(parameter.numel() for parameter in detector.energy.network.parameters())
+    parameters = sum(parameter.numel() for parameter in _trained(detector).network.parameters())
     steps = verb.training.steps
     until = "until validation stops improving" if steps is None else f"at most {steps:,} steps"
     sizes = ", ".join(f"{count:,} {name}" for name, count in parts.sizes.items())
@@ -135,7 +135,7 @@ def describe_training(verb: TrainDetector, output: Path) -> str:
 
 def _task(verb: TrainDetector, detector: Detector, parts: TrainingTexts) -> DetectorTask:
     return DetectorTask(
-        detector.energy.network,
+        _trained(detector).network,
         parts.tokens["train"][HUMAN],
         parts.tokens["train"][MACHINE],
         valid_human=parts.tokens["valid"][HUMAN],
@@ -175,7 +175,7 @@ def _finish(verb: TrainDetector, detector: Detector, parts: TrainingTexts, folde
         )
     except DataError as error:  # the weights are worth keeping: it abstains until it is calibrated
         say(f"not calibrated: {error}")
-    energy = detector.energy
+    energy = _trained(detector)
     energy.name, energy.provenance = folder.parent.name, energy.provenance | _provenance(verb, parts, measured)
     seen = SeenTexts.of(text.text for part in parts.data.values() for text in part.texts)
     Detector(energy, blocks=detector.blocks, calibration=calibration, seen=seen).save_pretrained(folder)
@@ -259,7 +259,7 @@ def open_training(verb: TrainDetector) -> tuple[Detector, TrainingTexts]:
                     f"{fewest} are needed; give more than {len(data.of(label)):,} {label} texts"
                 )
     detector = Detector(_start(verb), blocks=verb.text_blocks)
-    _set_dropout(detector.energy.network, verb.dropout)
+    _set_dropout(_trained(detector).network, verb.dropout)
     return detector, TrainingTexts(named, {part: _tokens(verb, detector, part, texts) for part, texts in named.items()})
 
 
@@ -286,6 +286,12 @@ def _start(verb: TrainDetector) -> EnergyModel:
     )
     keep_first_layers(energy.network.encoder, share=verb.depth)
     return energy
+
+
+def _trained(detector: Detector) -> EnergyModel:
+    """The energy that learns."""
+    assert isinstance(detector.energy, EnergyModel)  # `_start` made it
+    return detector.energy
 
 
 def _set_dropout(network: nn.Module, probability: float) -> None:

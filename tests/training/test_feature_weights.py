@@ -1,0 +1,98 @@
+"""Weights that carry: what was left out is never learnt from, sets weigh the same, and the range keeps its rate."""
+
+import numpy as np
+import pytest
+
+from energylm.bundles.combined_energy import FeatureWeights
+from energylm.estimators.surprise_features import FEATURES
+from energylm.training import feature_weights as module
+from energylm.training.feature_weights import FeatureTable, LinearFit, auroc, choose_strength, feature_weights, left_out
+
+CARRIES, MISLEADS = 0, 1  # columns: one tells machine text everywhere, one in all generators but "c", where it turns
+COLUMNS = (CARRIES, MISLEADS)
+
+
+def made_table(*, texts=40, seed=0):
+    """Two domains, three generators."""
+    rng, rows = np.random.default_rng(seed), []
+    for domain in ("news", "stories"):
+        for generator in ("a", "b", "c"):
+            for is_machine in (False, True):
+                for number in range(texts):
+                    sign = 1 if is_machine else -1
+                    features = rng.normal(size=len(FEATURES) + 1)
+                    features[CARRIES] += 1.2 * sign
+                    features[MISLEADS] += (-3 if generator == "c" else 3) * sign
+                    rows.append((features, is_machine, domain, generator, f"{domain} {generator} {number}"))
+    return FeatureTable(*(np.array(column) for column in zip(*rows, strict=True)))
+
+
+def test_what_is_left_out_is_not_learnt_from(monkeypatch):
+    table, learnt = made_table(texts=25), []
+    monkeypatch.setattr(module, "STRENGTHS", (1e-3, 1.0))
+    plain = LinearFit.of
+    monkeypatch.setattr(module.LinearFit, "of", lambda given, *rest: learnt.append(given) or plain(given, *rest))
+    measured = left_out(table, COLUMNS, table.generator_N, resamples=20, seed=0)
+    assert list(measured) == [f"{domain} · {generator}" for domain in ("news", "stories") for generator in "abc"]
+    judged = {name: measured[name].auroc.value for name in measured}
+    assert min(judged["news · a"], judged["stories · b"]) > 0.8
+    assert all(len(set(given.generator_N)) < 3 for given in learnt)  # not in the choice of the strength, either
+    # teeth: weights of everything know which way the second feature turns for c; those without c are misled by it
+    everything = plain(table, COLUMNS, 1.0)
+    is_c = table.generator_N == "c"
+    known = auroc(everything.scores(table, COLUMNS)[is_c], table.is_machine_N[is_c])
+    assert max(judged["news · c"], judged["stories · c"]) < 0.45 < 0.6 < known
+
+
+def test_texts_that_begin_alike_stay_together():
+    table = made_table()
+    shared = FeatureTable(*(*list(vars(table).values())[:4], np.char.replace(table.beginning_N, " c ", " a ")))
+    test = shared.generator_N == "c"
+    assert set(shared.apart(test).generator_N) == {"b"} and set(table.apart(test).generator_N) == {"a", "b"}
+
+
+def test_sets_weigh_the_same_however_many_texts_they_have():
+    table = made_table()
+    more = np.repeat(np.arange(len(table.generator_N)), np.where(table.generator_N == "c", 5, 1))
+    grown = FeatureTable(*(values[more] for values in vars(table).values()))
+    # spreads are of all texts, so compare what the sum says of a text, not the weights
+    plain, repeated = (LinearFit.of(each, COLUMNS, 1e3) for each in (table, grown))
+    assert np.allclose(plain.scores(table, COLUMNS), repeated.scores(table, COLUMNS), atol=0.02)
+    only_c = LinearFit.of(table.rows(table.generator_N == "c"), COLUMNS, 1e3)
+    assert not np.allclose(plain.scores(table, COLUMNS), only_c.scores(table, COLUMNS), atol=0.5)  # teeth
+
+
+def test_strength_follows_what_is_left_out(monkeypatch):
+    """Where nothing misleads, weak regularisation is as good as any and ties go to the stronger; one set alone is cut
+    by its texts' beginnings."""
+    monkeypatch.setattr(module, "STRENGTHS", (1e-3, 1.0))
+    table = made_table(texts=20)
+    honest = table.rows(table.generator_N != "c")
+    assert choose_strength(honest, (CARRIES,)) == min(module.STRENGTHS)  # one feature: all strengths rank alike
+    alone = honest.rows((honest.generator_N == "a") & (honest.domain_N == "news"))
+    assert len(list(alone.folds())) == module.PARTS and len(list(table.folds())) == 5
+    assert choose_strength(alone, COLUMNS) in module.STRENGTHS
+    assert auroc(np.zeros(3), np.array([True, True, True])) == 0.5
+
+
+def test_strange_texts_are_refused_and_texts_like_those_held_out_are_not():
+    columns = list(range(6))
+
+    def plain(seed, texts=60):
+        rng = np.random.default_rng(seed)
+        table = made_table(texts=texts, seed=seed)
+        features = rng.normal(size=table.features_NJ.shape)
+        features[:, 1] = features[:, 0] + 0.1 * features[:, 1]  # two that go together
+        return FeatureTable(features, *list(vars(table).values())[1:])
+
+    learnt, held_out, new = plain(0), plain(1, texts=17), plain(2, texts=200)
+    weights = feature_weights(LinearFit.of(learnt, columns, 1e-3), columns, learnt, held_out)
+    assert weights.rate <= module.REFUSED_RATE and weights.texts == len(held_out.sets)
+    refused = (weights.strangeness(new.features_NJ) > weights.limit).mean()
+    assert refused < 0.05  # its law is Beta(k, n + 1 − k) with mean at most 0.02 and deviation 0.01
+    odd = np.zeros((2, len(FEATURES) + 1))
+    odd[0, :2], odd[1, :2] = (1.5, -1.5), (1.5, 1.5)  # only the first breaks what goes together
+    assert list(weights.strangeness(odd) > weights.limit) == [True, False]
+    assert weights == FeatureWeights.from_json(weights.to_json())
+    with pytest.raises(Exception, match="not one finite weight a feature"):
+        FeatureWeights.from_json(weights.to_json() | {"weights": [1.0]})
