@@ -12,7 +12,9 @@ import torch
 from energylm import Energy, EnergyModel, LanguageModel, Reranker, ResidualModel, Scorer
 from energylm.bundles.compatibility import caution_about
 from energylm.bundles.energy_binding import Passage
+from energylm.config.cloze import WeightGrid
 from energylm.config.sampling import JointSampling
+from energylm.data.nbest import Hypothesis, NBest
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.registry import ENERGIES
 from energylm.testing import TabularLanguageModel, assert_same_distribution, exact_language_model
@@ -231,6 +233,33 @@ def test_an_energy_scores_and_reranks(energy_folder, tmp_path):
     assert Scorer.from_pretrained("length:2-2").score(["a boat", "boats"]) == [0, -math.inf]
     best = Reranker(Scorer.from_pretrained(energy_folder), weight=1.0).rerank([(text, 0.0) for text in texts]).best
     assert best == texts[int(trained.text_energies(texts).argmin())]
+
+
+def nbest(name, *texts, reference=None):
+    return NBest(name, reference, tuple(Hypothesis(text, -float(rank)) for rank, text in enumerate(texts)))
+
+
+def test_constraints_rerank_and_lists_that_they_empty_are_named(capsys):
+    """What is forbidden goes below all others, by whatever λ; a list of nothing else keeps its order, and is told."""
+    lists = [nbest("u1", "a boat here", "a boat", "a lake"), nbest("u2", "many words in here", "three words too")]
+    two_words = Scorer.from_pretrained("length:2-2 words")
+    first, second = Reranker(two_words, weight=0.001).rerank_lists(lists)
+    assert first.best == "a boat" and first.order == (1, 2, 0) and first.totals == (-1.0, -2.0, -math.inf)
+    assert second.order == (0, 1) and set(second.totals) == {-math.inf}
+    said = capsys.readouterr().err
+    assert "all hypotheses of 'u2' are excluded" in said and "u1" not in said and "loosen" in said
+    Reranker(two_words, weight=0.0).rerank_lists(lists)  # teeth: a scorer that is not asked excludes nothing
+    assert "excluded" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("grid", [WeightGrid(), None])
+def test_weights_are_tuned_beside_a_constraint(grid):
+    """A constraint has no best λ, only 0 or not: the tuned choices are those that it allows."""
+    dev = [nbest(f"u{n}", "a boat here", "a boat", reference="a boat") for n in range(4)]
+    reranker = Reranker([Scorer.from_pretrained("length:2-2 words"), Scorer.from_pretrained("length:1-9 words")])
+    tuning = reranker.tune(dev, grid=grid)
+    assert tuning.value == 0.0 and tuning.weights[0] > 0
+    assert [chosen.best for chosen in reranker.rerank_lists(dev)] == ["a boat"] * 4
 
 
 def test_a_trained_energy_is_part_of_a_sum(model_folder, energy_folder):

@@ -35,6 +35,7 @@ from energylm.search.minimum_risk import expected_costs
 
 LISTS_AT_ONCE = 64  # scored together, so that progress shows; their trees or copies are sorted by size
 FEW_LISTS = 50
+NAMED_LISTS = 5  # in one message
 SHARPNESSES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 4.0, 8.0)  # of the posterior, that dev lists choose from
 
 
@@ -121,7 +122,24 @@ def rerank_scored(lists: Sequence[NBest], scores: ListScores, weights: Sequence[
                 tied=bool(tied),
             )
         )
+    _say_excluded(
+        [
+            result.utterance
+            for result, base_H in zip(results, scores.base_UH, strict=True)
+            if result.totals[0] == -math.inf and (base_H > -math.inf).any()
+        ]
+    )
     return results
+
+
+def _say_excluded(utterances: Sequence[str]) -> None:
+    """Lists none of whose hypotheses is possible: a constraint excludes all, or a model gives all the probability 0."""
+    if utterances:
+        more = f" and {len(utterances) - NAMED_LISTS:,} more" if len(utterances) > NAMED_LISTS else ""
+        say(
+            f"energylm: all hypotheses of {', '.join(map(repr, utterances[:NAMED_LISTS]))}{more} are excluded (a score "
+            "of −inf), so they stay in the recogniser's order; loosen the constraint, or give longer lists"
+        )
 
 
 def by_risk(scores: ListScores, weights: Sequence[float], costs_UHH: Floats, *, sharpness: float) -> ListScores:
