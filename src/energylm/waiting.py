@@ -31,7 +31,7 @@ from pathlib import Path
 CHOSEN_BY_THE_USER = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 PROC = Path("/proc")
 PERIOD_SECONDS = 0.25
-OTHERS, DELAY = 0.4, 0.25  # processors: from so much of both on, the machine is shared
+OTHERS, DELAY = 0.4, 0.4  # processors: from so much of both on, the machine is shared
 ROOM = 0.4  # of a processor that others may use when it counts as free
 SAME_PERIODS = 2  # that must agree before anything is changed
 FIRST_TRIAL_SECONDS, LAST_TRIAL_SECONDS = 2.0, 30.0  # until spinning is tried again: others may have lower priority

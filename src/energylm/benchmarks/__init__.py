@@ -2,6 +2,8 @@
 
 BENCHMARKS = {
     "shared-prefix": "energylm.benchmarks.shared_prefix",
+    "smollm": "energylm.benchmarks.smollm",
+    "busy": "energylm.benchmarks.busy",
     "corpus": "energylm.benchmarks.corpus",
     "windows": "energylm.benchmarks.windows",
     "train": "energylm.benchmarks.train",

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -71,6 +72,7 @@ def _measure(
         "ours": partial(_rate, masked, sentences),
         "bare": bare_forward(masked.reader, sentences),
         "Electric": partial(_rate, electric, sentences),
+        "int8": partial(_rate, scorers["int8"], sentences),
     }
     peer = None if options.quick else Minicons(folder / "masked")
     best = None
@@ -87,6 +89,7 @@ def _measure(
         Bar.on(f"{size}: Electric, times the masked LM", rate["Electric"] / rate["ours"], 25.0),
     ]
     details: dict[str, Any] = {f"{size}: sentences/s, {name}": value for name, value in rate.items()}
+    details[f"{size}: int8, times float32"] = rate["int8"] / rate["ours"]
     if peer is not None:
         peer.close()
         bars += [
@@ -98,7 +101,8 @@ def _measure(
 
 
 def make_scorers(layers: int, width: int, tokenizer: PreTrainedTokenizerFast, folder: Path) -> dict[str, Scorer]:
-    """A masked language model and an Electric of one size; the first also lies in `folder`/masked for the peer."""
+    """A masked language model, also in int8, and an Electric of one size; the first also lies in `folder`/masked for
+    the peer."""
     shape = {"layers": layers, "width": width, "heads": width // 64}
     sizes = {"vocabulary_size": VOCABULARY, "max_length": LONGEST, "pad_token_id": tokenizer.pad_token_id}
     network: Any = seeded(lambda: build_masked_network("bit-mini", **sizes, overrides=shape))
@@ -110,6 +114,7 @@ def make_scorers(layers: int, width: int, tokenizer: PreTrainedTokenizerFast, fo
         tokenizer.save_pretrained(folder / "masked")
     return {
         "masked": Scorer(MaskedScorer(MaskedLanguageModel(network, tokenizer))),
+        "int8": Scorer(MaskedScorer(MaskedLanguageModel(deepcopy(network), tokenizer))).to(dtype="int8"),
         "electric": Scorer(ClozeScorer(ClozeModel("electric", TokenEnergy(encoder), tokenizer))),
     }
 

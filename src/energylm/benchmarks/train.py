@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,12 @@ from energylm.training.task import Batch
 
 VOCABULARY, LENGTH, BATCH, WINDOWS = 8192, 160, 8, 4096
 STEPS, WARMUP_STEPS, CLIP_NORM, LEARNING_RATE = 12, 2, 1.0, 1e-3
+QUICK = {"layers": 1, "width": 32, "heads": 2}
 
 
 def run(options: Options) -> BenchmarkResult:
     steps = 4 if options.quick else STEPS
-    shape = {"layers": 1, "width": 32, "heads": 2} if options.quick else {}
+    shape = QUICK if options.quick else {}
     updates = TimedUpdates(
         partial(_task, shape),
         _loss,
@@ -129,6 +131,21 @@ class TimedUpdates:
 
     def _per_second(self, times: list[float]) -> float:
         return (len(times) - 2) * self.per_update / (times[-1] - times[1])
+
+
+def make_update(*, quick: bool) -> Callable[[], None]:
+    """One update by a bare loop, as often as it is called."""
+    task = _task(QUICK if quick else {})
+    network = task.model.train()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, fused=True)
+    steps = count(1)
+
+    def update() -> None:
+        _loss(network, task.batch(next(steps), range(BATCH))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return update
 
 
 def _task(shape: dict[str, Any]) -> LanguageModelTask:

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from energylm.bundles.devices import DType, usable_dtype
+from energylm.bundles.devices import INT8, DType, move, usable_dtype
 from energylm.bundles.model_folder import check_finite, load_config, load_network, quiet_transformers
 from energylm.errors import ModelError
 from energylm.models import gated_convolution, ralm
@@ -27,7 +27,7 @@ def load_causal(location: Path | str, *, device: torch.device, dtype: DType) -> 
     """A causal network in evaluation mode from a folder or from the hub."""
     gated_convolution.register()
     ralm.register()
-    wanted, what = usable_dtype(dtype, device) or "auto", "a causal language model"
+    wanted, what = usable_dtype(None if dtype in INT8 else dtype, device) or "auto", "a causal language model"
     config = load_config(location, what=what)
     masked = set(config.architectures or ()) & set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values())
     if masked:
@@ -37,6 +37,8 @@ def load_causal(location: Path | str, *, device: torch.device, dtype: DType) -> 
         )
     network: PreTrainedModel
     network, _ = load_network(AutoModelForCausalLM, location, what=what, device=device, dtype=wanted, config=config)
+    if dtype in INT8:
+        move(network, device, dtype)
     return network
 
 

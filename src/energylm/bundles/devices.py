@@ -2,7 +2,8 @@
 
     device   what was asked for, if this machine has it; else the accelerator that torch finds (CUDA, MPS, XPU …), else
              the CPU
-    dtype    what was asked for; else float32 on a CPU, where smaller types crawl, and the saved one elsewhere
+    dtype    what was asked for; else float32 on a CPU, where smaller types crawl, and the saved one elsewhere. "int8"
+             rounds the linear layers of a network that only reads, on a CPU (`models.quantized`)
     batch_tokens    tokens of texts that a network reads in one pass at most; else as many as it reads fastest. It
                     changes time and memory, and numbers by their rounding only
 
@@ -13,10 +14,12 @@ Relations  `model_folder` and `causal_networks` load networks with these; every 
 import torch
 
 from energylm.errors import ConfigError, ModelError
+from energylm.models.quantized import quantize
 
 Device = torch.device | str | None
 DType = torch.dtype | str | None
 
+INT8 = ("int8", "torch.int8", torch.int8)
 _CURE = "leave it out (an accelerator is taken where there is one), or give cpu"
 
 
@@ -45,7 +48,7 @@ def usable_dtype(dtype: DType, device: torch.device) -> torch.dtype | None:
     if named is None:
         return torch.float32 if device.type == "cpu" else None
     if not isinstance(named, torch.dtype) or not named.is_floating_point:
-        raise ModelError(f"dtype {dtype!r} is no type of weights; give e.g. 'float32' or 'bfloat16', or leave it out")
+        raise ModelError(f"dtype {dtype!r} is no type of weights; give e.g. 'float32' or 'int8', or leave it out")
     if device.type == "cpu" and named not in (torch.float32, torch.float64):
         # A hundred times slower than float32, and an illegal instruction on some machines.
         raise ModelError(f"{named} came for a CPU, which needs torch.float32; leave dtype out, or use a GPU")
@@ -60,7 +63,9 @@ def move(network: torch.nn.Module, device: Device, dtype: DType, batch_tokens: i
         network.batch_tokens = batch_tokens  # type: ignore[assignment]  # no parameter and no module: a plain number
     now = next(network.parameters())
     to_device = now.device if device is None else usable_device(device)
-    to_dtype = now.dtype if dtype is None else usable_dtype(dtype, to_device)
+    to_dtype = now.dtype if dtype is None or dtype in INT8 else usable_dtype(dtype, to_device)
     if dtype is None and to_device.type == "cpu" and now.device.type != "cpu" and now.dtype != torch.float64:
         to_dtype = torch.float32
     network.to(device=to_device, dtype=to_dtype)
+    if dtype in INT8:
+        quantize(network)

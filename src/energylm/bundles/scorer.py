@@ -44,6 +44,7 @@ from energylm.bundles.text_codec import text_list
 from energylm.config.cloze import (
     AUTO,
     FLOAT32,
+    INT8,
     LOG_LIKELIHOOD,
     PSEUDO_LOG_LIKELIHOOD,
     TOKEN,
@@ -60,11 +61,13 @@ from energylm.errors import ConfigError, DataError, ModelError
 from energylm.estimators.pseudo_log_likelihood import token_pseudo_log_likelihoods
 from energylm.files import read_json
 from energylm.models.prefix_tree import tree_log_probs, why_not_prefix_tree
+from energylm.models.quantized import agreement, forget_float32, has_float32, is_quantized
 from energylm.progress import say
 from energylm.registry import ENERGIES, SCORERS
 
 ENERGY = "energy"  # whatever `Energy.load` takes: its score is −E
 NAMED_LONG_TEXTS = 5  # in one message
+SAMPLED_TEXTS, SAMPLED_TOKENS = 64, 128  # on which int8 is compared with float32: so many texts, of each so much
 
 
 def kind_of(path_or_name: str | Path) -> str:
@@ -104,7 +107,7 @@ def check_method(kind: str, config: ScorerConfig, *, name: str) -> None:
         )
     if config.eos and kind != CAUSAL:
         raise ConfigError(f"eos is for causal language models; {name} is a {kind} and scores no end-of-sequence token")
-    if config.dtype not in (None, FLOAT32) and kind != CAUSAL:
+    if config.dtype not in (None, FLOAT32, INT8) and kind != CAUSAL:
         raise ConfigError(f"dtype {config.dtype} is for causal language models; {name} is a {kind}, read in float32")
 
 
@@ -172,7 +175,8 @@ class CausalScorer(_TokenScorerBase):
 
     @classmethod
     def from_pretrained(cls, source: str | Path, *, config: ScorerConfig, device: torch.device | None) -> Self:
-        return cls(LanguageModel.from_pretrained(source, device=device, dtype=config.dtype), eos=config.eos)
+        dtype = None if config.dtype == INT8 else config.dtype  # which `Scorer` sees to
+        return cls(LanguageModel.from_pretrained(source, device=device, dtype=dtype), eos=config.eos)
 
     @property
     def networks(self) -> list[nn.Module]:
@@ -307,13 +311,20 @@ class Scorer:
         source = path_or_name if named is None else named[1]
         reader: TokenScorer = SCORERS.get(kind).from_pretrained(source, config=config, device=device)
         scorer = cls(reader, casing=config.casing, refuses_long_texts=config.long_texts != WINDOWS)
-        return scorer.to(batch_tokens=config.batch_tokens)
+        if config.dtype == INT8 and not getattr(reader, "networks", ()):
+            raise ConfigError(f"dtype int8 is for networks, and {path_or_name} shows none; leave it out")
+        return scorer.to(dtype=INT8 if config.dtype == INT8 else None, batch_tokens=config.batch_tokens)
 
     def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
         """The same scorer, its networks moved; a reader of your own stays where it is."""
-        for network in getattr(self.reader, "networks", ()):
+        for network in self._networks:
             move(network, device, dtype, batch_tokens)
         return self
+
+    @property
+    def _networks(self) -> Sequence[nn.Module]:
+        networks: Sequence[nn.Module] = getattr(self.reader, "networks", ())
+        return networks
 
     @property
     def name(self) -> str:
@@ -323,7 +334,8 @@ class Scorer:
     def convention(self) -> str:
         """What a score counts, in words."""
         casing = "" if self.casing == "keep" else f", texts in {self.casing} case"
-        return f"{self.reader.convention}{casing}; higher = better"
+        precision = ", linear layers in int8" if any(map(is_quantized, self._networks)) else ""
+        return f"{self.reader.convention}{casing}{precision}; higher = better"
 
     def score(self, texts: Sequence[str], *, normalise: Normalise = "none") -> list[float]:
         """A number for each text: its tokens' scores added up, divided by its tokens or words if asked."""
@@ -342,6 +354,8 @@ class Scorer:
         names = names or [f"text {number}" for number in range(1, len(lists) + 1)]
         readings = [[self.reader.read(recased(text, self.casing)) for text in texts] for texts in lists]
         self._check(readings, names)
+        if has_float32(self._networks):
+            self._tell_cost_of_int8([reading for of_list in readings for reading in of_list])
         limit, reads = self.reader.max_tokens, self.reader.reads
         cuts = [[windows(len(reading), limit, reads=reads) for reading in of_list] for of_list in readings]
         pieces = [
@@ -353,6 +367,14 @@ class Scorer:
             if any(math.isnan(score) for scores in of_list for score in scores):
                 raise ModelError(f"{self.name} gives NaN for {name}; its weights are damaged or overflow: give another")
         return [_joined(*of_list) for of_list in zip(lists, readings, cuts, values, strict=True)]
+
+    def _tell_cost_of_int8(self, readings: Sequence[Reading]) -> None:
+        """Once, on the first texts that come."""
+        some = [reading.cut(0, min(len(reading), SAMPLED_TOKENS)) for reading in readings[:SAMPLED_TEXTS]]
+        if len(some) > 1:
+            cost = agreement(self._networks, lambda: list(map(math.fsum, self.reader.token_scores(some))))
+            say(f"energylm: {self.name}: {cost.summary()}")
+        forget_float32(self._networks)
 
     def _check(self, readings: Sequence[Sequence[Reading]], names: Sequence[str]) -> None:
         limit, long = self.reader.max_tokens, {}
