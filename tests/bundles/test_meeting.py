@@ -5,8 +5,8 @@ import torch
 
 from energylm import EnergyModel, LanguageModel, ResidualModel
 from energylm.bundles.compatibility import calibration_caution, end_caution, length_caution
+from energylm.bundles.joint_samplers import PoolRequest
 from energylm.bundles.model_folder import weights_sha256
-from energylm.bundles.residual_sampling import PoolRequest
 from energylm.bundles.weighted_draws import ended_texts
 from energylm.config.sampling import JointSampling
 from energylm.models.causal import CausalLanguageModel

@@ -5,10 +5,13 @@
 Continuations come in micro-batches, are read by the energy and given up: `blocks` keeps n scalars a context, however
 long the continuations. It has no truncation, because a truncated proposal estimates another sum than log Z.
 
-Relations  `samplers.continuations` draws; `residual_measures` and `residual_sampling` use the weights.
+A `CandidatePool` is what is left of n such draws for one context, whichever sampler made them.
+
+Relations  `samplers.continuations` draws; `residual_measures` and `joint_samplers` use the weights.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,8 +20,11 @@ from energylm import contracts
 from energylm.bundles.energy_binding import BoundEnergy, context_energies
 from energylm.bundles.joint_texts import Context
 from energylm.config.sampling import Truncation
+from energylm.estimators.tilting import RewardCurve, TiltPoint, reward_curve, tilt_point
+from energylm.numerics.importance import effective_sample_size, normalized_log_weights
 from energylm.progress import Progress
-from energylm.samplers.continuations import MEMORY_BUDGET_BYTES, Piece, stream_continuations
+from energylm.records import Record
+from energylm.samplers.continuations import MEMORY_BUDGET_BYTES, Piece, micro_batch_rows, stream_continuations
 
 WEIGHTS_AT_ONCE = 1 << 20  # scalars kept before contexts are reduced to their estimates: 8 MB
 
@@ -97,6 +103,15 @@ class WeightedDraws:
                 log_weight_BN[torch.tensor(piece.contexts)[:, None], _indices(piece.copies)[None, :]] = -energy_BN
             yield slice(start, start + len(block)), log_weight_BN
 
+    def rows_at_once(self, *, context_tokens: int, max_new_tokens: int) -> int:
+        """Rows that the memory budget holds."""
+        return micro_batch_rows(
+            self.lm.decoder(),
+            context_tokens=context_tokens,
+            max_new_tokens=max_new_tokens,
+            memory_budget_bytes=self._memory_budget_bytes,
+        )
+
     def energies(self, contexts: Sequence[Context], tokens_BNT: Tensor, lengths_BN: Tensor) -> Tensor:
         """(B, N) float64: the energies of N continuations of each context; +inf forbids one."""
         self.ended += ended_texts(tokens_BNT, lengths_BN, self.lm.eos_token_id)
@@ -113,3 +128,61 @@ def ended_texts(tokens_NT: Tensor, lengths_N: Tensor, eos_token_id: int | None) 
 
 def _indices(copies: range) -> Tensor:
     return torch.arange(copies.start, copies.stop)
+
+
+@dataclass(frozen=True)
+class SamplerReport(Record):
+    """How far to trust what a sampler kept, in one shape for all."""
+
+    sampler: str
+    effective: float  # how many independent draws of the target the candidates are worth
+    acceptance: float | None  # part of the proposals; None where nothing is accepted or refused
+    distance: float | None  # from the target in total variation, at most, as far as the candidates show; None: unknown
+    log_partition: float | None  # log Ẑ, where the sampler estimates it without bias of Ẑ
+    is_trusted: bool | None  # None where nothing can be said
+    verdict: str
+
+
+@dataclass(frozen=True, repr=False)
+class CandidatePool(Record):
+    """n weighted candidates to continue one context, and which of them were kept."""
+
+    tokens: Tensor  # (N, T) int64, 0 past the end
+    lengths: Tensor  # (N,) the end-of-sequence token counted
+    log_prob: Tensor  # (N,) under the language model
+    proposal_log_prob: Tensor  # (N,) under the truncated proposal
+    energy: Tensor  # (N,) +inf for a candidate that is forbidden
+    log_weight: Tensor  # (N,)
+    kept: list[int]  # the first has the sampler's law; so have the rest, but with resample and smc
+    report: SamplerReport
+
+    computed = ("ess", "largest_share")
+
+    def candidate(self, number: int) -> list[int]:
+        return self.tokens[number, : self.lengths[number]].tolist()
+
+    @property
+    def shares(self) -> Tensor:
+        """(N,) the share of each candidate in the weight; with `resample` the probability that it is kept."""
+        return normalized_log_weights(self.log_weight).exp()
+
+    @property
+    def ess(self) -> float:
+        return float(effective_sample_size(self.log_weight))
+
+    @property
+    def largest_share(self) -> float:
+        return float(self.shares.max())
+
+    def reward_curve(self, betas: Sequence[float], *, beta: float) -> RewardCurve:
+        """Over β from these candidates, which were weighed at `beta`: s = −E / β. The base is what they are weighed
+        from: the truncated proposal with weights "paper", the language model with "corrected"."""
+        return reward_curve(-self.energy / beta, betas=betas, base_log_weight_N=self._base_log_weight())
+
+    def tilt(self) -> TiltPoint:
+        """What the weights do to that base: mean score and KL at the β that they are weighed with."""
+        return tilt_point(-self.energy, beta=1.0, base_log_weight_N=self._base_log_weight())
+
+    def _base_log_weight(self) -> Tensor:
+        is_allowed_N = self.energy.isfinite()
+        return torch.where(is_allowed_N, self.log_weight + self.energy, 0.0)

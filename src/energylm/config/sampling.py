@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from energylm.config.base import Config
 from energylm.config.vocabulary import MAX_NEW_TOKENS, N
-from energylm.registry import SAMPLERS, Named
+from energylm.registry import JOINT_SAMPLERS, SAMPLERS, Named
 
 CONFIDENCE = 0.95  # of statements about finite samples, unless another is asked for
 
@@ -34,8 +34,15 @@ class Truncation(Config):
 
 
 class JointSampling(Config):
-    """Algorithm 1 of Deng et al. 2020: draw candidates from the language model, keep one by its energy."""
+    """Texts of a language model and an energy: by default algorithm 1 of Deng et al. 2020, which draws candidates from
+    the language model and keeps one by its energy."""
 
+    sampler: Annotated[str, Named(JOINT_SAMPLERS)] = Field(
+        "resample",
+        description="resample: one of n candidates by its weight; rejection: exact, needs a bound; quasi-rejection: "
+        "exact up to a distance that is told; independence: a chain over the candidates; suffix: n chains that rewrite "
+        "the ends of their texts; smc: n particles that are resampled on the way, for long texts.",
+    )
     n: int = Field(N, ge=2, description="Candidates drawn for each text; the paper draws 10,000.")
     max_new_tokens: int = Field(MAX_NEW_TOKENS, ge=1, description="Tokens of a continuation (of each chunk) at most.")
     truncation: Truncation = Field(Truncation(), description="How the proposal is narrowed; the paper: top-k 10.")
@@ -52,6 +59,32 @@ class JointSampling(Config):
         None, ge=1, description="Last tokens of the context that are read; none = all. Long texts need it."
     )
     stop_at_eos: bool = Field(True, description="Stop at the end-of-sequence token, where the model has one.")
+    power: float = Field(
+        1.0, gt=0, description="Sharpen the language model: its probability to this power, times exp(−E)."
+    )
+    bound: float | None = Field(
+        None,
+        description="Of rejection and quasi-rejection: the largest log-weight, which is −E0 for an energy that is "
+        "never below E0; none: quasi-rejection chooses one from the first half of the candidates.",
+    )
+    distance: float = Field(
+        0.05, gt=0, lt=1, description="Of quasi-rejection without a bound: total variation from the joint model's law."
+    )
+    block_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="suffix: texts grow by so many tokens, with moves after each block (none: whole texts); smc: "
+        "particles are weighed every so many tokens (none: an eighth of the text).",
+    )
+    moves: int = Field(20, ge=1, description="Of suffix: moves of each chain after each block.")
+    ess_threshold: float = Field(
+        0.5, ge=0, le=1, description="Of smc: particles are resampled when they are worth fewer than this part of n."
+    )
+    lookahead: str = Field(
+        "energy",
+        description="Of smc, by what unfinished texts are weighed: energy (as if they were whole), none, or the file "
+        "of a value that `energylm energy value` fitted.",
+    )
 
     @model_validator(mode="after")
     def _check_counts(self) -> Self:

@@ -37,10 +37,11 @@ from energylm.apps.serve.schemas import (
 from energylm.bundles.batched_requests import DrawRequest, TokenAlternatives, draw_requests, token_alternatives
 from energylm.bundles.chat import Message
 from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.joint_samplers import PoolRequest
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
-from energylm.bundles.residual_sampling import JointSample, PoolRequest
+from energylm.bundles.residual_sampling import JointSample
 from energylm.config.models import TOKENS
 from energylm.config.sampling import JointSampling, Truncation
 from energylm.errors import DataError, ModelError

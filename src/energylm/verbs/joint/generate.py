@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Generate(Verb):
-    """Continue prompts: draw candidates from the language model, keep one by its energy.
+    """Continue prompts by the joint model: draw candidates from the language model, keep one by its energy.
 
     Text on stdout; effective sample size, largest weight and energies on stderr.
     """
@@ -28,6 +28,7 @@ class Generate(Verb):
         'energylm generate smollm2-135m --energy "similarity:a storm at sea" --beta 20 --prompt "Last night" -n 64',
     )
     shortcuts: ClassVar = {
+        "sampler": "sampling.sampler",
         "n": "sampling.n",
         "max_new_tokens": "sampling.max_new_tokens",
         "top_k": "sampling.truncation.top_k",
@@ -38,6 +39,11 @@ class Generate(Verb):
         "chunks": "sampling.chunks",
         "context_tokens": "sampling.context_tokens",
         "stop_at_eos": "sampling.stop_at_eos",
+        "power": "sampling.power",
+        "bound": "sampling.bound",
+        "block_tokens": "sampling.block_tokens",
+        "moves": "sampling.moves",
+        "lookahead": "sampling.lookahead",
     }
 
     language_model: Annotated[str, Positional("LM")] = Field(

@@ -31,6 +31,8 @@ class Continuation(Record):
     def facts(self) -> str:
         """What it stands on, in one line."""
         result = self.result
+        if isinstance(result, JointSample) and result.report.sampler != "resample":
+            return result.report.verdict
         if isinstance(result, JointSample):
             energies, kept = result.energies, result.pools[-1].kept
             allowed = energies[energies.isfinite()]
