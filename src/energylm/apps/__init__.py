@@ -1,4 +1,5 @@
-"""Whole applications, each in a folder of its own: `serve` (completions over HTTP) and `study` (human evaluation).
+"""Whole applications, each in a folder of its own: `serve` (completions over HTTP) and `study` (human evaluation); and
+`harness`, our models in the lm-evaluation-harness (extra `energylm[harness]`).
 
 A folder holds everything of its application: verbs, HTTP, work, storage, pages. What both need lies here: `security`
 (tokens, headers, limits of bodies), `running` (listen and serve) and `pages` (templates and static files). They need
