@@ -1,9 +1,11 @@
 """A device that is not there: tensors that say they lie on another device, and refuse those that lie on the CPU.
 
 A `Pretended` tensor holds a real one of the CPU, does its arithmetic with it, and says `device="meta"`, a device type
-that torch has on every machine. Within `pretended_device()` every operation that meets both kinds is refused as CUDA
-refuses it: a number without dimensions may come from the CPU, and so may the indices of a tensor on the device. The
-values are those of the CPU, so that a whole path can be walked, decisions on values included, and its result compared.
+that torch has on every machine. (Torch's own fake tensors may say "cuda", but a CPU build of torch refuses to move any
+there, `.to("cuda")`, and they have no values, on which every draw decides.) Within `pretended_device()` every operation
+that meets both kinds is refused as CUDA refuses it: a number without dimensions may come from the CPU, and so may the
+indices of a tensor on the device. The values are those of the CPU, so that a whole path can be walked, decisions on
+values included, backward passes too, and its result compared.
 """
 
 from collections.abc import Callable, Iterator
@@ -119,7 +121,8 @@ def _made_on_cpu(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @contextmanager
 def pretended_device() -> Iterator[torch.device]:
-    """Mixed precision, which torch does not have on this device type, is not asked for."""
+    """Mixed precision, which torch does not have on this device type, is not asked for. Gradients are, within
+    `torch.enable_grad()`: a backward pass is refused tensors of both kinds as a forward pass is."""
     with ExitStack() as stack:
         for name in ("tensor", "as_tensor"):
             stack.enter_context(patch(f"torch.{name}", _made_on_cpu(getattr(torch, name))))
@@ -129,10 +132,15 @@ def pretended_device() -> Iterator[torch.device]:
         yield DEVICE
 
 
-def put_on_device(network: nn.Module) -> None:
-    """Parameters and buffers, in place."""
+def put_on_device(network: nn.Module, *, requires_grad: bool = False) -> None:
+    """Parameters and buffers, in place; what is shared stays shared."""
+    moved: dict[int, nn.Parameter] = {}
     for module in network.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            setattr(module, name, nn.Parameter(Pretended(parameter.detach()), requires_grad=False))
+        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            if id(parameter) not in moved:
+                held = Pretended(parameter.detach())
+                moved[id(parameter)] = nn.Parameter(held, requires_grad=requires_grad and parameter.requires_grad)
+                moved[id(moved[id(parameter)])] = moved[id(parameter)]
+            setattr(module, name, moved[id(parameter)])
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, Pretended(buffer))

@@ -5,6 +5,7 @@ The device is pretended (`tests/pretended_device.py`), so that faults show on ma
 
 import copy
 import importlib.util
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,16 @@ from energylm.data.tokenizer import train_tokenizer
 from energylm.models.causal import CausalLanguageModel
 from energylm.models.presets import build_network
 
-_spec = importlib.util.spec_from_file_location("pretended_device", Path(__file__).parent / "pretended_device.py")
-pretended = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(pretended)
+
+def beside(path):
+    """A module of the tests that is no test itself."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, Path(__file__).parent / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pretended, families = beside("pretended_device.py"), beside("training/families.py")
 
 TEXTS = ["the clerk counts the boats", "a sailor mends a bridge"]
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -132,6 +140,48 @@ def test_energies_and_their_gradients(language_model, tokenizer):
         return rounded(EnergyGradients(energy).token_table[3])
 
     same_on_device(lambda: joint_of(language_model()).energy, table)
+
+
+@pytest.mark.parametrize("encoder", ["unit", "bit"])
+def test_gradients_of_energies(language_model, encoder):
+    """A forward and a backward pass: ∇E by the embeddings of the tokens, as attacks take it."""
+
+    def gradient(energy):
+        value, gradient_TD = EnergyGradients(energy).token_gradients(torch.tensor([5, 6, 7]))
+        return round(value, 4), rounded(gradient_TD.flatten())
+
+    same_on_device(lambda: joint_of(language_model(), encoder=encoder).energy, gradient)
+
+
+def first_step(family, *, moved):
+    """The gradients of the losses of a task's first batch, by the engine's own order: batch, device, loss, backward."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        task = families.FAMILIES[family]()
+    batch = task.batch(0, range(families.BATCH))
+    if moved:
+        pretended.put_on_device(task.model, requires_grad=True)
+        batch = {name: pretended.Pretended(tensor) for name, tensor in batch.items()}
+    with pretended.pretended_device() if moved else nullcontext(), torch.enable_grad():
+        losses = task.loss(task.model.train(), batch).losses
+        sum(losses.values()).backward()
+    gradients = {name: weight.grad for name, weight in task.model.named_parameters() if weight.grad is not None}
+    return {name: gradient.held if moved else gradient for name, gradient in gradients.items()}
+
+
+@pytest.mark.parametrize("family", sorted(families.FAMILIES))
+def test_a_step_of_training(family):
+    here, there = first_step(family, moved=False), first_step(family, moved=True)
+    assert here and here.keys() == there.keys()
+    torch.testing.assert_close(there, here, atol=1e-5, rtol=1e-4)
+
+
+def test_a_batch_left_on_the_cpu_is_found_in_training():
+    """Teeth: the engine's line that moves the batch is left out."""
+    task = families.FAMILIES["energy"]()
+    pretended.put_on_device(task.model, requires_grad=True)
+    with pretended.pretended_device(), torch.enable_grad(), pytest.raises(pretended.MixedDevices, match="on cpu"):
+        task.loss(task.model.train(), task.batch(0, range(families.BATCH)))
 
 
 def test_energies_of_networks_that_people_have(tokenizer):
