@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from energylm.contracts import ForkingDecoder
+from energylm.models import packed
 from energylm.models.decoders import ForbiddenTokensDecoder, PlainDecoder, ProductDecoder
 from energylm.models.gated_convolution import ConvolutionDecoder
 from energylm.models.packed import PackedDecoder
@@ -44,6 +45,7 @@ def convolution():
 DECODERS = {
     "shared prefix": lambda: SharedPrefixDecoder(gpt2(0)),
     "packed": lambda: PackedDecoder(gpt2(0)),
+    "packed, on two threads": lambda: PackedDecoder(gpt2(0), threads=2),
     "plain": lambda: PlainDecoder(gpt2(0)),
     "convolution": lambda: ConvolutionDecoder(convolution()),
     "product": lambda: ProductDecoder([SharedPrefixDecoder(gpt2(0)), PlainDecoder(gpt2(1))]),
@@ -63,7 +65,8 @@ def last_logits(decoder, written, *, rows=None):
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_selected_row_goes_on_from_what_it_took_over(name):
+def test_a_selected_row_goes_on_from_what_it_took_over(name, monkeypatch):
+    monkeypatch.setattr(packed, "ROWS_A_THREAD", 1)
     decoder = DECODERS[name]()
     assert isinstance(decoder, ForkingDecoder)
     expected = last_logits(decoder, WRITTEN[ROWS])

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from energylm.models import shared_prefix_attention
+from energylm.models import packed, shared_prefix_attention
 from energylm.models.decoders import PlainDecoder
 from energylm.models.packed import PackedDecoder, why_not_packed
 from energylm.models.shared_prefix import VERIFIED, SharedPrefixDecoder
@@ -116,6 +116,37 @@ def test_packed_logits_equal_a_plain_forward_pass(name):
     expected = plain_logits(network)
     assert expected.std() > 0.05
     torch.testing.assert_close(decoder_logits(PackedDecoder(network)), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("copies", [COPIES, 1])  # threads share out copies, or contexts
+def test_packed_logits_are_the_same_on_several_threads(copies, monkeypatch):
+    network = make_network("llama")
+    tokens = continuation_tokens()[: len(CONTEXTS) * copies].T
+
+    def logits(decoder):
+        prefix, _ = decoder.prefill(CONTEXTS)
+        state = decoder.fork(prefix, copies=copies, max_new_tokens=NEW)
+        return len(state.parts), torch.stack([decoder.step(state, of_step) for of_step in tokens])
+
+    parts, expected = logits(PackedDecoder(network, threads=2))
+    assert parts == 1  # too few rows for two
+    usual = torch.get_num_threads()
+    monkeypatch.setattr(packed, "ROWS_A_THREAD", 1)
+    parts, of_threads = logits(PackedDecoder(network, threads=2))
+    assert parts == 2 and torch.get_num_threads() == usual
+    torch.testing.assert_close(of_threads, expected, atol=1e-5, rtol=0)
+    # teeth: parts that get each other's rows
+    right = packed._cut
+    monkeypatch.setattr(packed, "_cut", lambda *sizes: right(*sizes)[::-1])
+    monkeypatch.setattr(packed.PackedDecoder, "step", crossed_step)
+    assert (logits(PackedDecoder(network, threads=2))[1] - expected).abs().max() > 0.1
+
+
+def crossed_step(self, state, tokens_R):
+    """Deliberate mistake: rows go out to the parts in one order and come back in the other."""
+    tokens_BN = tokens_R.view(state.contexts, state.copies)
+    parts = [packed._step(state.network, part, tokens_BN[part.contexts, part.copies].flatten()) for part in state.parts]
+    return torch.cat(parts)
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

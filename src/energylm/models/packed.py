@@ -10,6 +10,10 @@ moved into the weights: a norm's gain and shift, the scale of attention. A rotar
 neighbours in queries and keys alike, which no score notices, so a rotation is one complex product. Rows of one head lie
 together, so attention over prefix and suffix is four batched products, no copies of keys.
 
+From `ROWS_A_THREAD` rows on, each thread steps rows of its own from the embedding to the logits, instead of all threads
+sharing each of some thousand small operations and waiting for the last at its end. On a machine that is busy with other
+work, that waiting halves the rate.
+
 The packed weights are a second copy (at most `MOST_BYTES`), made again when the network's own have changed since. Only
 networks whose every part is known to be of these forms are served, and each is compared with a plain pass on first use
 (`why_not_packed`).
@@ -17,10 +21,14 @@ networks whose every part is known to be of these forms are served, and each is 
 Relations  `shared_prefix` reads the contexts, and serves all other families; `decoders` chooses.
 """
 
+import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import pairwise
+from threading import Barrier
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -45,6 +53,7 @@ ACTIVATIONS = {"silu": "swish", "swish": "swish", "gelu_new": "gelu", "gelu_pyto
 FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose frequencies do not depend on the length of a text
 MOST_BYTES = 8 << 30
 PACKED_FOR_ROWS = 256  # oneDNN asks; the layout is as good for other numbers
+ROWS_A_THREAD = 32  # with fewer, reading the weights once for each thread costs more than meeting at every product
 SAMPLED_WEIGHTS = 64  # of each parameter, to notice a change that torch does not count
 
 
@@ -112,25 +121,35 @@ class PackedNetwork:
 
 
 @dataclass
-class PackedState:
-    """Rows of one context and one head lie together: B contexts, K heads of keys, N copies, in this order."""
+class PackedPart:
+    """What one thread steps: some contexts and copies, whose rows of one context and one head lie together (B contexts,
+    K heads of keys, N copies, in this order)."""
 
-    network: PackedNetwork
+    contexts: slice
+    copies: slice
     prefix_keys: list[Tensor]  # of each layer, (B·K, D, P)
     prefix_values: list[Tensor]  # (B·K, P, D)
     padding_BP: Tensor | None
-    position_B: Tensor
-    copies: int
-    keys: Tensor  # (layers, B·K·N, max_new_tokens, D): what each row has added
+    position_B: Tensor  # of the next token
+    keys: Tensor  # (layers, B, K, N, max_new_tokens, D): what each row has added
     values: Tensor
-    filled: int = field(default=0)
+    filled: int = 0
+
+
+@dataclass(frozen=True)
+class PackedState:
+    network: PackedNetwork
+    contexts: int
+    copies: int
+    parts: list[PackedPart]
 
 
 class PackedDecoder:
-    """`contracts.ForkingDecoder` for networks for which `why_not_packed` finds no reason."""
+    """`contracts.ForkingDecoder` for networks for which `why_not_packed` finds no reason, on as many threads as torch
+    has unless `threads` says otherwise."""
 
-    def __init__(self, network: PreTrainedModel) -> None:
-        self.network = network
+    def __init__(self, network: PreTrainedModel, *, threads: int | None = None) -> None:
+        self.network, self.threads = network, threads
         self._reader = SharedPrefixDecoder(network)
 
     @property
@@ -146,72 +165,126 @@ class PackedDecoder:
         packed = packed_network(self.network)
         contexts, _, prefix_tokens, width = prefix.keys[0].shape
         order = slice(None) if packed.frequency is None else rotary_pairs(width)
-        shape = (len(packed.layers), contexts * packed.kv_heads * copies, max_new_tokens, width)
-        return PackedState(
-            network=packed,
-            prefix_keys=[keys[..., order].flatten(0, 1).mT.contiguous() for keys in prefix.keys],
-            prefix_values=[values.flatten(0, 1).contiguous() for values in prefix.values],
-            padding_BP=torch.arange(prefix_tokens) >= prefix.lengths_B[:, None] if prefix.padded else None,
-            position_B=prefix.lengths_B.clone(),
-            copies=copies,
-            keys=torch.empty(shape),
-            values=torch.empty(shape),
-        )
+        keys = [part[..., order].mT.contiguous() for part in prefix.keys]
+        values = [part.contiguous() for part in prefix.values]
+        padding_BP = torch.arange(prefix_tokens) >= prefix.lengths_B[:, None] if prefix.padded else None
+        threads = min(self.threads or torch.get_num_threads(), contexts * copies // ROWS_A_THREAD)
+        parts = []
+        for some, of_each in _cut(contexts, copies, threads):
+            shape = (len(packed.layers), some.stop - some.start, packed.kv_heads, of_each.stop - of_each.start)
+            part = PackedPart(
+                contexts=some,
+                copies=of_each,
+                prefix_keys=[layer[some].flatten(0, 1) for layer in keys],
+                prefix_values=[layer[some].flatten(0, 1) for layer in values],
+                padding_BP=None if padding_BP is None else padding_BP[some],
+                position_B=prefix.lengths_B[some],
+                keys=torch.empty(*shape, max_new_tokens, width),
+                values=torch.empty(*shape, max_new_tokens, width),
+            )
+            parts.append(part)
+        return PackedState(packed, contexts, copies, parts)
+
+    def step(self, state: PackedState, tokens_R: Tensor) -> Tensor:
+        if len(state.parts) == 1:
+            return _step(state.network, state.parts[0], tokens_R)
+        tokens_BN = tokens_R.view(state.contexts, state.copies)
+        logits_BNV = torch.empty(*tokens_BN.shape, self.vocabulary_size)
+
+        def step_part(part: PackedPart) -> None:
+            tokens = tokens_BN[part.contexts, part.copies]
+            logits = _step(state.network, part, tokens.flatten())
+            logits_BNV[part.contexts, part.copies] = logits.view(*tokens.shape, -1)
+
+        list(_workers(len(state.parts), os.getpid()).map(step_part, state.parts))
+        return logits_BNV.flatten(0, 1)
 
     @torch.no_grad()
-    def step(self, state: PackedState, tokens_R: Tensor) -> Tensor:
-        packed = state.network
-        x_RE = embedding(tokens_R, packed.embedding_VE)
-        if packed.positions_TE is not None:
-            x_RE += embedding(state.position_B.repeat_interleave(state.copies), packed.positions_TE)
-        rotation_BD = packed.rotation(state.position_B)
-        state.filled, state.position_B = state.filled + 1, state.position_B + 1
-        for index, layer in enumerate(packed.layers):
-            attended_RE = _attend(state, index, layer.query_key_value(packed.normalised(x_RE)), rotation_BD)
-            x_RE = layer.output.plus(attended_RE, x_RE)
-            z_RE = packed.normalised(x_RE)
-            if layer.gate is None:
-                inner_RF = layer.up(z_RE, then=packed.activation)
-            else:
-                inner_RF = layer.up.times(z_RE, layer.gate(z_RE, then=packed.activation))
-            x_RE = layer.down.plus(inner_RF, x_RE)
-        return packed.head(packed.normalised(x_RE))
-
     def select(self, state: PackedState, rows_R: Tensor) -> None:
-        changed_A = (rows_R != torch.arange(len(rows_R))).nonzero()[:, 0]
-        context_A, copy_A = changed_A // state.copies, changed_A % state.copies
-        source_A = rows_R[changed_A] % state.copies
-        by_head = (len(state.position_B), state.network.kv_heads, state.copies, *state.keys.shape[2:])
-        for held in (*state.keys, *state.values):
-            in_use = held.view(by_head)[:, :, :, : state.filled]
-            in_use[context_A, :, copy_A] = in_use[context_A, :, source_A]
+        rows_BN = rows_R.view(state.contexts, state.copies)
+        for name in ("keys", "values"):
+            for layer in range(len(state.network.layers)):
+                self._select(state, [getattr(part, name)[layer] for part in state.parts], rows_BN)
+
+    def _select(self, state: PackedState, held: list[Tensor], rows_BN: Tensor) -> None:
+        """In `held`, what the parts have of one layer, (B, K, N, T, D) each."""
+        filled = state.parts[0].filled
+        whole = held[0].new_empty(*rows_BN.shape, held[0].shape[1], filled, held[0].shape[-1])
+        for part, own in zip(state.parts, held, strict=True):
+            whole[part.contexts, part.copies] = own[..., :filled, :].transpose(1, 2)
+        chosen = whole.flatten(0, 1)[rows_BN]
+        for part, own in zip(state.parts, held, strict=True):
+            own[..., :filled, :] = chosen[part.contexts, part.copies].transpose(1, 2)
 
     def bytes_per_row(self, *, context_tokens: int, max_new_tokens: int) -> int:
         return self._reader.bytes_per_row(context_tokens=context_tokens, max_new_tokens=max_new_tokens)
 
 
-def _attend(state: PackedState, layer: int, projected_RE: Tensor, rotation_BD: Tensor | None) -> Tensor:
+def _cut(contexts: int, copies: int, threads: int) -> list[tuple[slice, slice]]:
+    """All rows in `threads` parts: some of the copies of every context, or some contexts where these are more."""
+    longer = max(contexts, copies)
+    parts = max(1, min(threads, longer))
+    edges = [longer * part // parts for part in range(parts + 1)]
+    pieces = [slice(start, stop) for start, stop in pairwise(edges)]
+    if copies >= contexts:
+        return [(slice(0, contexts), piece) for piece in pieces]
+    return [(piece, slice(0, copies)) for piece in pieces]
+
+
+@cache
+def _workers(count: int, process: int) -> ThreadPoolExecutor:
+    """Threads of which each computes alone; those of `process`, since a forked child has none of its parent's."""
+    usual, all_there = torch.get_num_threads(), Barrier(count + 1)
+    pool = ThreadPoolExecutor(count, "energylm-packed", initializer=partial(torch.set_num_threads, 1))
+    for _ in range(count):
+        pool.submit(all_there.wait)
+    all_there.wait()
+    torch.set_num_threads(usual)  # for threads to come; those of the pool keep theirs
+    return pool
+
+
+@torch.no_grad()
+def _step(packed: PackedNetwork, part: PackedPart, tokens_R: Tensor) -> Tensor:
+    """(R, V) logits after one more token in every row of a part."""
+    x_RE = embedding(tokens_R, packed.embedding_VE)
+    if packed.positions_TE is not None:
+        x_RE += embedding(part.position_B.repeat_interleave(part.keys.shape[3]), packed.positions_TE)
+    rotation_BD = packed.rotation(part.position_B)
+    part.filled, part.position_B = part.filled + 1, part.position_B + 1
+    for index, layer in enumerate(packed.layers):
+        attended_RE = _attend(packed, part, index, layer.query_key_value(packed.normalised(x_RE)), rotation_BD)
+        x_RE = layer.output.plus(attended_RE, x_RE)
+        z_RE = packed.normalised(x_RE)
+        if layer.gate is None:
+            inner_RF = layer.up(z_RE, then=packed.activation)
+        else:
+            inner_RF = layer.up.times(z_RE, layer.gate(z_RE, then=packed.activation))
+        x_RE = layer.down.plus(inner_RF, x_RE)
+    return packed.head(packed.normalised(x_RE))
+
+
+def _attend(
+    packed: PackedNetwork, part: PackedPart, layer: int, projected_RE: Tensor, rotation_BD: Tensor | None
+) -> Tensor:
     """(R, H·D): attention of the newest token of every row over its context and what the row has added."""
-    packed, newest = state.network, state.filled - 1
-    contexts, copies, kv_heads, width = len(state.position_B), state.copies, packed.kv_heads, packed.head_width
-    group = packed.heads // kv_heads
-    turned = projected_RE.view(contexts, copies, -1, width)[:, :, : packed.heads + kv_heads]
+    contexts, kv_heads, copies, _, width = part.keys.shape[1:]
+    heads, group, newest = packed.heads, packed.heads // kv_heads, part.filled - 1
+    projected = projected_RE.view(contexts, copies, -1, width)
+    turned, new_value = projected[:, :, : heads + kv_heads], projected[:, :, heads + kv_heads :]
     if rotation_BD is not None:
         pairs = torch.view_as_complex(turned.unflatten(-1, (-1, 2)))
         turned = torch.view_as_real(pairs * rotation_BD[:, None, None]).flatten(-2)
-    query = turned[:, :, : packed.heads].unflatten(2, (kv_heads, group)).transpose(1, 2)
+    query = turned[:, :, :heads].unflatten(2, (kv_heads, group)).transpose(1, 2)
     query = query.contiguous().view(contexts * kv_heads, copies * group, width)
-    by_head = (contexts, kv_heads, copies, -1, width)
-    state.keys[layer].view(by_head)[:, :, :, newest] = turned[:, :, packed.heads :].transpose(1, 2)
-    new_value = projected_RE.view(contexts, copies, -1, width)[:, :, packed.heads + kv_heads :]
-    state.values[layer].view(by_head)[:, :, :, newest] = new_value.transpose(1, 2)
+    part.keys[layer, :, :, :, newest] = turned[:, :, heads:].transpose(1, 2)
+    part.values[layer, :, :, :, newest] = new_value.transpose(1, 2)
 
-    prefix_keys, prefix_values = state.prefix_keys[layer], state.prefix_values[layer]
-    keys, values = state.keys[layer, :, : state.filled], state.values[layer, :, : state.filled]
+    prefix_keys, prefix_values = part.prefix_keys[layer], part.prefix_values[layer]
+    keys, values = (held[layer].flatten(0, 2)[:, : part.filled] for held in (part.keys, part.values))
     prefix_tokens = prefix_keys.shape[-1]
     prefix_score = (query @ prefix_keys).view(-1, group, prefix_tokens)
-    if state.padding_BP is not None:
-        prefix_score.view(contexts, -1, prefix_tokens).masked_fill_(state.padding_BP[:, None], float("-inf"))
+    if part.padding_BP is not None:
+        prefix_score.view(contexts, -1, prefix_tokens).masked_fill_(part.padding_BP[:, None], float("-inf"))
     weight = torch.cat([prefix_score, query.view(-1, group, width) @ keys.mT], dim=-1).softmax(-1)
     prefix_weight = weight.view(contexts * kv_heads, copies * group, -1)[..., :prefix_tokens]
     attended = torch.bmm(prefix_weight, prefix_values).view(-1, group, width)
