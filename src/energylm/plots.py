@@ -66,13 +66,15 @@ class LinePlot(Picture):
     x_label: str
     y_label: str
     log_x: bool = False  # equal ratios at equal distances
+    log_y: bool = False
 
     def record(self) -> dict[str, Any]:
         series = [
             {"name": line.name, "x": list(line.x), "y": [y if math.isfinite(y) else None for y in line.y]}
             for line in self.series
         ]
-        return {"x_label": self.x_label, "y_label": self.y_label, "log_x": self.log_x, "series": series}
+        scales = {"log_x": self.log_x} | ({"log_y": True} if self.log_y else {})
+        return {"x_label": self.x_label, "y_label": self.y_label, **scales, "series": series}
 
     def png(self) -> bytes:
         with extra("report"):
@@ -92,6 +94,7 @@ class LinePlot(Picture):
                 markersize=4,
             )
         axes.set_xscale("log" if self.log_x else "linear")
+        axes.set_yscale("log" if self.log_y else "linear")
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
         axes.spines[["top", "right"]].set_visible(False)

@@ -4,6 +4,7 @@ BENCHMARKS = {
     "shared-prefix": "energylm.benchmarks.shared_prefix",
     "smollm": "energylm.benchmarks.smollm",
     "busy": "energylm.benchmarks.busy",
+    "scaling": "energylm.benchmarks.scaling",
     "corpus": "energylm.benchmarks.corpus",
     "windows": "energylm.benchmarks.windows",
     "train": "energylm.benchmarks.train",

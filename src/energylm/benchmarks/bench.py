@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from energylm.benchmarks import BENCHMARKS
 from energylm.jobs.job import DEFAULT_JOB, Job
+from energylm.plots import LinePlot
 from energylm.records import Record
 from energylm.tables import Table
 from energylm.verbs.verb import Positional, Verb
@@ -34,7 +36,12 @@ class Bench(Verb):
     bar holds where it holds beyond the spread. Leaves with exit code 1 unless every bar holds.
     """
 
-    examples = ("energylm bench list", "energylm bench shared-prefix --json shared-prefix.json")
+    examples = (
+        "energylm bench list",
+        "energylm bench shared-prefix --json shared-prefix.json",
+        "energylm bench scaling --full --output runs/scaling",
+    )
+    writes = "optional"
 
     name: Annotated[str, Positional("NAME")] = Field(description="Which benchmark; `list` names them all.")
     repeats: int = Field(5, ge=1, description="Rounds in which all contenders take turns, after one to warm up.")
@@ -62,7 +69,17 @@ class Bench(Verb):
 
         options = Options(self.repeats, self.quick, self.full)
         result: BenchmarkResult = import_module(BENCHMARKS[self.name]).run(options)
+        if job.output is not None:
+            self._write_report(result, job.output)
         return result
+
+    def _write_report(self, result: "BenchmarkResult", folder: Path) -> None:
+        from energylm.report.report import Numbers, Plot, Section, write_report
+
+        sections: list[Section] = [Numbers("Measured", result.table)]
+        if type(result).plot is not Record.plot and isinstance(picture := result.plot(), LinePlot):
+            sections.append(Plot("Growth", picture, f"The curves of bench {self.name}; their numbers: JSON."))
+        write_report(folder, title=f"bench {self.name}", sections=sections)
 
     def shown(self, result: Any) -> str:
         return "\n".join([*result.names, ""]) if isinstance(result, BenchmarkList) else super().shown(result)

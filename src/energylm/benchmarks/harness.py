@@ -201,12 +201,17 @@ def peak_megabytes(module: str, *arguments: str) -> float:
 
 def print_peak_megabytes() -> None:
     """By VmHWM; `ru_maxrss` would count the parent's memory from before the exec."""
-    print(_status_megabytes("VmHWM"))
+    print(resident_megabytes(peak=True))
 
 
 def private_megabytes(process: int | str = "self") -> float:
     """The memory that a process has for itself, without mapped files, which the system may drop."""
     return _status_megabytes("RssAnon", process)
+
+
+def resident_megabytes(*, peak: bool = False) -> float:
+    """All memory of this process that is not swapped out, now or at its peak."""
+    return _status_megabytes("VmHWM" if peak else "VmRSS")
 
 
 def _status_megabytes(field: str, process: int | str = "self") -> float:

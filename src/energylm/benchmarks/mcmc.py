@@ -37,7 +37,7 @@ def run(options: Options) -> BenchmarkResult:
         network = make_network(layers=layers, width=width)
         rate = interleaved(
             {
-                "ours": partial(_sample, MaskedNetwork(network, mask_token_id=MASK_ID)),
+                "ours": partial(sample_chains, MaskedNetwork(network, mask_token_id=MASK_ID)),
                 "plain": partial(_plain, network, 1 if options.quick else PLAIN_EPOCHS),
                 "passes alone": partial(_passes_alone, network, _passes(network)),
             },
@@ -80,17 +80,17 @@ class _Counted:
 def _passes(network: Any) -> list[tuple[int, int]]:
     """(sequences, hidden positions of each) of every masked pass that our sampler asks for."""
     counted = _Counted(MaskedNetwork(network, mask_token_id=MASK_ID))
-    _sample(counted)
+    sample_chains(counted)
     return counted.calls[1:]  # the first gives the energies of the start, which takes no part in the rates
 
 
-def _sample(model: Any) -> float:
+def sample_chains(model: Any, chains: int = CHAINS) -> float:
     """Proposals a second of all chains together."""
     target, proposal = MaskedLMEnergy(model), MaskedProposal(_allowed())
-    state = MetropolisHastings(target, proposal).init(_start(CHAINS), torch.full((CHAINS,), TOKENS))
-    choices = RowChoices(row_keys(0, torch.arange(CHAINS), torch.zeros(CHAINS, dtype=torch.int64)))
+    state = MetropolisHastings(target, proposal).init(_start(chains), torch.full((chains,), TOKENS))
+    choices = RowChoices(row_keys(0, torch.arange(chains), torch.zeros(chains, dtype=torch.int64)))
     config = ChainsConfig(epochs=EPOCHS, burn_in=0, block=BLOCK)
-    free_RT = torch.ones(CHAINS, TOKENS, dtype=torch.bool)
+    free_RT = torch.ones(chains, TOKENS, dtype=torch.bool)
     start = time.perf_counter()
     proposals = sum(
         int(epoch.info.proposed_R.sum())

@@ -35,6 +35,9 @@ _CURE = "load the model again without dtype int8"
 class Int8Linear(nn.Module):
     """y = x Wᵀ + b with W and x rounded to eight bits."""
 
+    rounded_IO: Tensor
+    scale_O: Tensor
+
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight_OI.shape
@@ -46,8 +49,7 @@ class Int8Linear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """(O, I): the rounded weights, for whoever asks for them."""
-        weight_OI: Tensor = self.rounded_IO.T * self.scale_O[:, None]
-        return weight_OI
+        return self.rounded_IO.T * self.scale_O[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():
