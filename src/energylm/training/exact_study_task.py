@@ -114,7 +114,9 @@ class ExactStudyTask:
         replaced_GTV = read.replaced_energies(tokens_GT)
         if PROJECTION in self.terms and self.teacher is not None:
             with torch.no_grad():
-                teacher_GTV = self.teacher.cloze_logits(tokens_GT).to(replaced_GTV.device)  # the engine moves the model
+                # The engine moves the model alone; a teacher of this size reads where it lies.
+                logits_GTV = self.teacher.cloze_logits(tokens_GT.to(self.teacher.device))
+                teacher_GTV = logits_GTV.to(replaced_GTV.device)
             losses[PROJECTION] = projection_kl(teacher_GTV, replaced_GTV)
         if PSEUDO_LIKELIHOOD in self.terms:
             losses[PSEUDO_LIKELIHOOD] = pseudo_nll(replaced_GTV, tokens_GT)
