@@ -14,7 +14,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos check format bench results clean
+.PHONY: help setup demo test chaos check format bench results docs notebooks figures sizes release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -65,6 +65,24 @@ bench: $(INSTALLED) ## every benchmark, one after another; JSON under out/bench
 
 results: $(INSTALLED) ## write docs/results.md and a page a paper from the kept results in docs/results
 	$(BIN)/python -m energylm.verbs.recipes.results_page docs
+
+docs: $(INSTALLED) ## the documentation site into out/site; a dead link or a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir $(abspath $(OUT))/site
+
+notebooks: $(INSTALLED) ## run the tutorials with real models and keep what they print; some minutes
+	$(BIN)/python docs/tutorials/run.py
+
+figures: $(INSTALLED) ## draw the figures of the concept pages
+	$(BIN)/python docs/concepts/figures.py
+
+sizes: $(INSTALLED) ## what each extra weighs, into docs/install.md
+	$(BIN)/python docs/sizes.py docs/install.md
+
+release: $(INSTALLED) ## a dry run: builds wheel and sdist, checks them, and says what is left to do by hand
+	rm -rf $(OUT)/dist
+	$(BIN)/python -m build --no-isolation --outdir $(OUT)/dist >/dev/null
+	$(BIN)/pytest -q tests/test_packaging.py tests/test_package.py
+	@ls -l $(OUT)/dist; echo "nothing was published; docs/release.md says what comes now"
 
 clean: ## remove what the tools leave behind; keeps .venv and out
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache

@@ -23,7 +23,8 @@ from energylm import registry
 pytestmark = pytest.mark.xdist_group("docs")  # one worker, so that the warm program is started once
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [page for folder in (".", "concepts") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", flags=re.MULTILINE | re.DOTALL)
 RUN, SHOWN = ("bash", "python", "yaml"), ("text", "json", "toml", "diff", "console")  # the last two: `test_changes`
 FILE_NAME = re.compile(r"# ([\w.-]+\.yaml)\n")
