@@ -8,25 +8,27 @@ from pathlib import Path
 import pytest
 
 from energylm import waiting
-from energylm.waiting import Clocks, Usage, Watch, is_shared, processors_to_use, read_clocks
+from energylm.waiting import Clocks, ProcessorUsage, WaitingWatch, is_shared, processors_to_use, read_clocks
 
 UNSET = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
 TWO = {"threads": 2, "processors": 2}
 
 
 def usage(others=0.0, delay=0.0, others_here=0.0):
-    return Usage(others, others_here, delay)
+    return ProcessorUsage(others, others_here, delay)
 
 
 def test_the_usage_by_hand():
     """In two seconds 3.5 of 4 processor seconds were used, 2.5 by us, whose threads were ready in vain for 0.6."""
     before = Clocks(now=10.0, busy={0: 5.0, 1: 7.0}, own=1.0, delayed=0.2)
     after = Clocks(now=12.0, busy={0: 7.0, 1: 8.5}, own=3.5, delayed=0.8)
-    free = Usage.between(before, after, None)
+    free = ProcessorUsage.between(before, after, None)
     assert (free.others, free.others_here, free.delay) == pytest.approx((0.5, 0.5, 0.3))
     bound = Clocks(now=12.0, busy={0: 7.0, 1: 8.5}, own=2.5, delayed=0.8)  # all of our 1.5 on processor 1
-    assert Usage.between(before, bound, frozenset({1})).others_here == 0.0
-    assert Usage.between(before, bound, frozenset({0})).others_here == pytest.approx(0.25)  # teeth: another one
+    assert ProcessorUsage.between(before, bound, frozenset({1})).others_here == 0.0
+    assert ProcessorUsage.between(before, bound, frozenset({0})).others_here == pytest.approx(
+        0.25
+    )  # teeth: another one
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def affinities(monkeypatch):
 
 
 def test_threads_take_turns_on_one_processor_and_leave_it_to_who_cannot(affinities):
-    watch = Watch()
+    watch = WaitingWatch()
     watch.take_turns(usage(others=0.7), 2)
     assert affinities == {7: {0}, 8: {0}}
     watch.take_turns(usage(others=1.0, others_here=0.1), 2)
@@ -92,7 +94,7 @@ def test_threads_take_turns_on_one_processor_and_leave_it_to_who_cannot(affiniti
 
 
 def test_children_may_run_anywhere(affinities):
-    watch = Watch()
+    watch = WaitingWatch()
     watch.take_turns(usage(others=0.7), 2)
     watch.before_children("open", ())
     assert affinities[7] == {0}  # teeth: only what starts a process sets the threads free
@@ -105,7 +107,7 @@ def test_children_may_run_anywhere(affinities):
 @pytest.mark.parametrize("name", waiting.CHOSEN_BY_THE_USER)
 def test_what_the_user_set_is_left(name, monkeypatch):
     started = []
-    monkeypatch.setattr(waiting, "Watch", lambda: started.append(1))
+    monkeypatch.setattr(waiting, "WaitingWatch", lambda: started.append(1))
     monkeypatch.setattr(waiting, "_watch", [])
     monkeypatch.setenv(name, "1")
     assert not waiting.adapt_waiting() and started == []

@@ -49,7 +49,7 @@ class Clocks:
 
 
 @dataclass(frozen=True)
-class Usage:
+class ProcessorUsage:
     """Of the processors, between two readings."""
 
     others: float  # by other processes, on all
@@ -57,7 +57,7 @@ class Usage:
     delay: float
 
     @classmethod
-    def between(cls, before: Clocks, after: Clocks, bound: frozenset[int] | None) -> "Usage":
+    def between(cls, before: Clocks, after: Clocks, bound: frozenset[int] | None) -> "ProcessorUsage":
         seconds = max(after.now - before.now, 1e-9)
         busy = {number: after.busy[number] - before.busy.get(number, 0.0) for number in after.busy}
         own = after.own - before.own
@@ -66,14 +66,14 @@ class Usage:
         return cls(max(0.0, sum(busy.values()) - own) / seconds, max(0.0, here - own) / seconds, max(0.0, delay))
 
 
-def is_shared(usage: Usage, *, was_shared: bool, threads: int, processors: int) -> bool:
+def is_shared(usage: ProcessorUsage, *, was_shared: bool, threads: int, processors: int) -> bool:
     """Whether others need what `threads` threads would take; where they take turns, delays are their own doing."""
     if was_shared:
         return usage.others > processors - threads + ROOM
     return usage.others >= OTHERS and usage.delay >= DELAY
 
 
-def processors_to_use(usage: Usage, *, threads: int, processors: int) -> int | None:
+def processors_to_use(usage: ProcessorUsage, *, threads: int, processors: int) -> int | None:
     """On so many each has as many threads as the others; None where sharing with others costs no more than that."""
     free = max(1, int(processors - usage.others))
     even = max(number for number in range(1, min(free, threads) + 1) if threads % number == 0)
@@ -124,7 +124,7 @@ class SleepingTeam:
         self._thread.join()
 
 
-class Watch(threading.Thread):
+class WaitingWatch(threading.Thread):
     """Looks at the machine and switches between the two ways of waiting."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class Watch(threading.Thread):
         while True:
             time.sleep(PERIOD_SECONDS)
             threads, after = torch.get_num_threads(), read_clocks()  # type: ignore[union-attr]
-            usage, before = Usage.between(before, after, self._bound), after
+            usage, before = ProcessorUsage.between(before, after, self._bound), after
             shared = is_shared(usage, was_shared=self.is_shared, threads=threads, processors=len(self._allowed))
             disagreeing = disagreeing + 1 if shared != self.is_shared else 0
             is_trial_due = self.is_shared and after.now - self._since > self._trial_seconds
@@ -167,7 +167,7 @@ class Watch(threading.Thread):
         self._trial_seconds = min(2 * self._trial_seconds, LAST_TRIAL_SECONDS) if has_failed else FIRST_TRIAL_SECONDS
         self._team = SleepingTeam(openmp)
 
-    def take_turns(self, usage: Usage, threads: int) -> None:
+    def take_turns(self, usage: ProcessorUsage, threads: int) -> None:
         """Bind the threads, or move them away from somebody who cannot leave; processes begin at different places."""
         count = processors_to_use(usage, threads=threads, processors=len(self._allowed))
         if count is None or (self._bound is not None and usage.others_here <= ROOM * len(self._bound)):
@@ -198,7 +198,7 @@ class Watch(threading.Thread):
             self._bound = bound
 
 
-_watch: list[Watch] = []
+_watch: list[WaitingWatch] = []
 
 
 def adapt_waiting() -> bool:
@@ -208,7 +208,7 @@ def adapt_waiting() -> bool:
     if not is_possible or any(os.environ.get(name) for name in CHOSEN_BY_THE_USER) or len(os.sched_getaffinity(0)) == 1:
         return False
     if not _watch:
-        _watch.append(Watch())
+        _watch.append(WaitingWatch())
         sys.addaudithook(_watch[0].before_children)
         _watch[0].start()
     return True

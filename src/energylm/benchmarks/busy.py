@@ -38,7 +38,7 @@ SHARE, NEAR_BEST = 0.6, 0.95
 
 def run(options: Options) -> BenchmarkResult:
     with ExitStack() as stack:
-        workers = {name: stack.enter_context(Worker(name, quick=options.quick)) for name in SETTINGS}
+        workers = {name: stack.enter_context(SettingProcess(name, quick=options.quick)) for name in SETTINGS}
         contenders: dict[str, Callable[[], float]] = {}
         for work in WORKS:
             for name, worker in workers.items():
@@ -78,7 +78,7 @@ def busy_process() -> Iterator[None]:
         process.wait()
 
 
-class Worker:
+class SettingProcess:
     """A process with one of the settings: the name of a work in, its rate out."""
 
     def __init__(self, setting: str, *, quick: bool) -> None:
@@ -90,7 +90,7 @@ class Worker:
         self._requests: IO[str] = self._process.stdin
         self._answers: IO[str] = self._process.stdout
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> "SettingProcess":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -127,7 +127,7 @@ def run(options: Options) -> ScalingResult:
             contenders[f"{name} {size}"] = partial(_measured, axis.work(size), megabytes[name], size)
     counts = tuple(2**power for power in range(int(math.log2(os.cpu_count() or 1)) + 1))
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker()) for _ in range(counts[-1])]
+        workers = [stack.enter_context(DrawingProcess()) for _ in range(counts[-1])]
         for count in counts:
             contenders[f"processes {count}"] = partial(_all_draw, workers[:count])
         seconds = interleaved(contenders, options, unit="seconds")
@@ -183,7 +183,7 @@ def _measured(work: Work, megabytes: dict[int, float], size: int) -> float:
     return seconds
 
 
-class Worker:
+class DrawingProcess:
     """A process of one thread that draws when it is told to."""
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class Worker:
         self._answers: IO[str] = self._process.stdout
         self.megabytes = 0.0
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> "DrawingProcess":
         self._answers.readline()  # it is loaded
         return self
 
@@ -212,7 +212,7 @@ class Worker:
         self.megabytes = float(self._answers.readline())
 
 
-def _all_draw(workers: list[Worker]) -> float:
+def _all_draw(workers: list[DrawingProcess]) -> float:
     def draw() -> None:
         for worker in workers:
             worker.begin()
