@@ -26,7 +26,7 @@ from energylm.benchmarks.harness import (
 )
 from energylm.benchmarks.inputs import gpt2
 from energylm.config.sampling import Truncation
-from energylm.models.shared_prefix import SharedPrefixDecoder
+from energylm.models.decoders import decoder_for
 from energylm.progress import say
 from energylm.samplers.continuations import sample_continuations
 
@@ -41,7 +41,7 @@ def run(options: Options) -> BenchmarkResult:
     n = 32 if options.quick else N
     network = make_network()
     context = list(range(1, CONTEXT + 1))
-    decoder = SharedPrefixDecoder(network)
+    decoder = decoder_for(network)
     ours = partial(sample_continuations, decoder, [context], n=n, max_new_tokens=NEW)
     chunks = [chunk for chunk in CHUNKS if chunk <= n]
     best_chunk = {top_k: best_chunk_of_generate(network, context, chunks, top_k) for top_k in (TOP_K, 0)}
@@ -119,7 +119,7 @@ def best_chunk_of_generate(network: GPT2LMHeadModel, context: list[int], chunks:
 def _draw(n: int) -> None:
     """n continuations by a small network: a larger one would only add the same constant for any n, and hide growth."""
     drawn = sample_continuations(
-        SharedPrefixDecoder(make_network(layers=1, width=64)),
+        decoder_for(make_network(layers=1, width=64)),
         [list(range(1, CONTEXT + 1))],
         n=n,
         max_new_tokens=NEW,
