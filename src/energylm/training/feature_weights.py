@@ -42,7 +42,8 @@ class FeatureTable:
 
     @property
     def sets(self) -> NDArray[np.str_]:
-        return np.char.add(np.char.add(self.domain_N, " · "), self.generator_N)
+        """(N,) DOMAIN_GENERATOR, which recipes can name."""
+        return np.char.add(np.char.add(self.domain_N, "_"), self.generator_N)
 
     def rows(self, chosen_N: Mask) -> "FeatureTable":
         return FeatureTable(*(values[chosen_N] for values in vars(self).values()))

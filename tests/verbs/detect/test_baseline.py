@@ -41,3 +41,18 @@ def test_it_is_repeatable():
     train, test = texts(0, telling=True), texts(1, telling=True)
     first, second = (tfidf_scores(train, [text.text for text in test]) for _ in range(2))
     assert np.array_equal(first, second)
+
+
+def test_other_features_stand_beside_words():
+    """Words tell nothing here; a column that tells does, one of noise does not."""
+    train, test = texts(0, telling=False), texts(1, telling=False)
+    is_machine = np.array([text.label == "machine" for text in test])
+    for strength, found in ((4.0, True), (0.0, False)):
+        columns = tuple(
+            np.random.default_rng(seed).normal(size=(len(part), 1))
+            + strength * np.array([[text.label == "machine"] for text in part])
+            for seed, part in ((0, train), (1, test))
+        )
+        scores = tfidf_scores(train, [text.text for text in test], columns=columns)
+        measured = discrimination(scores[~is_machine], scores[is_machine], resamples=10).auroc.value
+        assert measured > 0.97 if found else abs(measured - 0.5) < 4 * 0.053

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from energylm.bundles.combined_energy import ENCODER_FEATURE, CombinedEnergy, FeatureWeights, Floats, text_features
+from energylm.bundles.combined_energy import CombinedEnergy, FeatureWeights, Floats, text_features
 from energylm.bundles.detector import Detector
 from energylm.bundles.known_models import absolute_place
 from energylm.bundles.language_model import LanguageModel
@@ -56,6 +56,7 @@ from energylm.verbs.detect.detect import CombineFeatures
 
 OUTCOME_FILE = "combined.json"
 PORTION_TEXTS = 64
+SCORE_NAMES = tuple(score.replace("-", "_") for score in ZERO_SHOT)  # as recipes name them
 FEWEST_TEXTS = 10  # of each class of a set
 FEWEST_TOKENS = 2  # of a text: with one, some features have no value
 
@@ -68,7 +69,7 @@ class CombinedRun(Record):
     texts: dict[str, int]
     generator_left_out: dict[str, Discrimination]  # by set; none where there is one generator alone
     domain_left_out: dict[str, Discrimination]
-    zero_shot: dict[str, dict[str, float]]  # by set and score: AUROC in the published direction, nothing trained
+    zero_shot: dict[str, dict[str, float]]  # by set and score (log_rank): AUROC, its published direction, untrained
     report: Path | None = field(default=None, metadata=LOCAL)
 
     computed = ("means", "lowest")
@@ -83,9 +84,9 @@ class CombinedRun(Record):
         return {name: min(values) for name, values in self._columns().items() if values}
 
     def _columns(self) -> dict[str, list[float]]:
-        measured = {"generator left out": self.generator_left_out, "domain left out": self.domain_left_out}
+        measured = {"generator_left_out": self.generator_left_out, "domain_left_out": self.domain_left_out}
         columns = {name: [each.auroc.value for each in of.values()] for name, of in measured.items()}
-        return columns | {score: [of[score] for of in self.zero_shot.values()] for score in ZERO_SHOT}
+        return columns | {score: [of[score] for of in self.zero_shot.values()] for score in SCORE_NAMES}
 
     @property
     def table(self) -> Table:
@@ -94,18 +95,19 @@ class CombinedRun(Record):
             judged = [of.get(name) for of in (self.generator_left_out, self.domain_left_out)]
             rows.append([name, *(None if each is None else str(each.auroc) for each in judged), *scores.values()])
         for title, values in (("mean", self.means), ("lowest", self.lowest)):
-            named = [values.get(name) for name in ("generator left out", "domain left out")]
+            named = [values.get(name) for name in ("generator_left_out", "domain_left_out")]
             shown = [None if value is None else f"{value:.3f}" for value in named]
-            rows.append([title, *shown, *(values[score] for score in ZERO_SHOT)])
+            rows.append([title, *shown, *(values[score] for score in SCORE_NAMES)])
         return Table(
-            ["domain · generator", "generator left out", "domain left out", *ZERO_SHOT],
+            ["domain_generator", "generator left out", "domain left out", *ZERO_SHOT],
             rows,
             convention="AUROC by text, 95 % bootstrap intervals; weights and their regularisation come from sets of "
             "other generators, of other domains; single scores in their published direction, with nothing trained",
         )
 
     def summary(self) -> str:
-        means = ", ".join(f"{self.means[name]:.3f} with the {name}" for name in self.means if name not in ZERO_SHOT)
+        left = [name for name in self.means if name.endswith("left_out")]
+        means = ", ".join(f"{self.means[name]:.3f} with the {name.replace('_', ' ')}" for name in left)
         known = f"mean AUROC {means}" if means else "one set alone, so how far it carries is not known"
         return f"{known}; {len(self.features)} features, strength {self.strength:g}"
 
@@ -114,7 +116,7 @@ def describe_combination(verb: CombineFeatures) -> str:
     """Check all inputs and say what would be done."""
     absolute_place(verb.language_model)
     data = _checked_data(verb)
-    sets = sorted({f"{domain} · {generator}" for domain, generator in _sets(verb, data.texts)})
+    sets = sorted({f"{domain}_{generator}" for domain, generator in _sets(verb, data.texts)})
     return (
         f"would weigh {len(_columns(verb))} features of {verb.language_model} over {data.describe()} in "
         f"{len(sets)} sets: {', '.join(sets)}"
@@ -168,7 +170,7 @@ def _combined(
         texts={"training": len(learnt.is_machine_N), "held out": len(held_out.is_machine_N)},
         zero_shot={
             name: {
-                score: auroc(
+                score.replace("-", "_"): auroc(
                     SIGNS[score] * whole.features_NJ[whole.sets == name, FEATURES.index(score)],
                     whole.is_machine_N[whole.sets == name],
                 )
@@ -264,15 +266,25 @@ FORM = BlockForm(
 )
 
 
-def _columns(verb: CombineFeatures) -> list[int]:
+def surprise_columns(language_model: str, texts: Sequence[str], names: Sequence[str], *, max_tokens: int) -> Floats:
+    """(N, J) features by name, for another model than ours to learn from; 0 for a text that has none."""
+    columns = feature_columns(names)
+    worker = FeatureWorker.loaded([absolute_place(language_model)], max_tokens=max_tokens)
+    portions = [list(texts[start : start + PORTION_TEXTS]) for start in range(0, len(texts), PORTION_TEXTS)]
+    with progress("reading", total=len(texts), unit="text") as bar:
+        return np.nan_to_num(np.concatenate([worker(portion, progress=bar)[:, columns] for portion in portions]))
+
+
+def feature_columns(names: Sequence[str]) -> list[int]:
     """Of the features that are asked for, by groups or by name."""
-    named = (*FEATURES, ENCODER_FEATURE)
-    chosen = {name for asked in verb.features for name in GROUPS.get(asked, (asked,))}
+    chosen = {name for asked in names for name in GROUPS.get(asked, (asked,))}
     if unknown := sorted(chosen - set(FEATURES)):
         raise ConfigError(f"features {', '.join(unknown)} are unknown; known are {', '.join((*GROUPS, *FEATURES))}")
-    if verb.encoder is not None:
-        chosen.add(ENCODER_FEATURE)
-    return [column for column, name in enumerate(named) if name in chosen]
+    return [column for column, name in enumerate(FEATURES) if name in chosen]
+
+
+def _columns(verb: CombineFeatures) -> list[int]:
+    return feature_columns(verb.features) + ([] if verb.encoder is None else [len(FEATURES)])
 
 
 def _checked_data(verb: CombineFeatures) -> DetectionData:
@@ -291,7 +303,7 @@ def _checked_data(verb: CombineFeatures) -> DetectionData:
     for (domain, generator), (human, machine) in counts.items():
         if min(human, machine) < FEWEST_TEXTS:
             raise DataError(
-                f"the set {domain} · {generator} has {human} human and {machine} machine texts, {FEWEST_TEXTS} of each "
+                f"the set {domain}_{generator} has {human} human and {machine} machine texts, {FEWEST_TEXTS} of each "
                 "are needed; say which files belong together: --domain NAME=PATTERN, --generator NAME=PATTERN"
             )
     return data

@@ -26,9 +26,16 @@ from energylm.jobs.costs import (
 )
 from energylm.models.compute import Network, reading, resident_bytes
 from energylm.registry import DETECTORS
+from energylm.verbs.detect.detect import DEFAULT
 
 if TYPE_CHECKING:
-    from energylm.verbs.detect.detect import CalibrateDetector, EvaluateDetector, RunDetector, TrainDetector
+    from energylm.verbs.detect.detect import (
+        CalibrateDetector,
+        CombineFeatures,
+        EvaluateDetector,
+        RunDetector,
+        TrainDetector,
+    )
 
 SPECIAL = 2  # tokens around a block
 
@@ -73,6 +80,23 @@ def count_calibration(verb: "CalibrateDetector", around: Surroundings) -> Counte
     return counted
 
 
+def count_combination(verb: "CombineFeatures", around: Surroundings) -> Counted | None:
+    network = around.network(verb.language_model)
+    texts = _lengths(verb.data, network)
+    if texts is None:
+        return None
+    counted, lengths = Counted(), [min(tokens, verb.max_tokens) for tokens in chain(*texts)]
+    rows, length = len(lengths) / around.world, max(lengths, default=1)
+    tokens = sum(lengths) / around.world
+    one_pass = reading(network, rows=rows, length=length, predicted=tokens, passes=passes_over(tokens))
+    counted.add("reading", one_pass)
+    counted.memory_bytes += resident_bytes(
+        network, tokens=TOKENS_AT_ONCE, length=verb.max_tokens, predicted=TOKENS_AT_ONCE, learns=False
+    )
+    counted.product = network
+    return counted
+
+
 def count_evaluation(verb: "EvaluateDetector", around: Surroundings) -> Counted | None:
     network, blocks = _detector(verb.detector, around)
     texts = _lengths(verb.data, network)
@@ -87,7 +111,7 @@ def count_evaluation(verb: "EvaluateDetector", around: Surroundings) -> Counted 
 
 def count_detections(verb: "RunDetector", around: Surroundings) -> Counted | None:
     files = [Path(path).expanduser() for path in verb.files]
-    if DETECTORS.named(verb.detector) or not all(path.exists() for path in files):
+    if verb.detector == DEFAULT or DETECTORS.named(verb.detector) or not all(path.exists() for path in files):
         return None
     network, blocks = _detector(verb.detector, around)
     read = read_unlabelled(files, form=verb.text_format, field=verb.field).texts if files else []

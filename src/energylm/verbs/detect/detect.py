@@ -168,6 +168,11 @@ class CombineFeatures(Verb):
 
         return combine(self, job)
 
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.detect.costs import count_combination
+
+        return count_combination(self, around)
+
 
 class CalibrateDetector(Verb):
     """Choose the threshold for a false-positive rate on your own human text; with machine text also the probabilities.
@@ -253,6 +258,12 @@ class EvaluateDetector(Verb):
         description="What the TF-IDF baseline learns from: the detector's training texts. Format and field are those "
         "of the texts to judge where none is given.",
     )
+    columns: Strings = Field(
+        (),
+        description="Features of a language model's surprise that stand beside TF-IDF's words, as for `combine`: "
+        "zero-shot, curvature …",
+    )
+    language_model: Annotated[str, Flag("--lm")] = Field(LANGUAGE_MODEL, description="Whose surprise; for the columns.")
     drop_overlap: bool = Field(False, description="Leave out texts that the detector was trained on.")
     lengths: tuple[int, ...] = Field(
         (20, 40, 80, 160, 320, 640), description="Tokens at which accuracy is measured on cut texts; none = no curve."

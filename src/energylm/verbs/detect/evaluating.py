@@ -8,6 +8,7 @@ by their hashes and said.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ CONVENTION = (
     "higher score = machine; 95 % bootstrap intervals by text; balanced accuracy at even odds; TPR = share of machine "
     "texts found where 1 % or 5 % of these human texts are called machine, where they are enough to show that"
 )
+COLUMN_TOKENS = 256  # of each text that a language model reads for the columns beside TF-IDF
 TFIDF_FEATURES = 1 << 18
 TFIDF_STRENGTHS = (0.25, 1.0, 4.0, 16.0, 64.0)  # inverse of L2; Radford & Wu search 1/64 … 64
 TFIDF_HELD_OUT = 0.2
@@ -125,7 +127,13 @@ def evaluate(verb: EvaluateDetector, *, output: Path | None = None) -> DetectorE
     judged = list(zip(data.texts, detections, strict=True))
     baseline = None
     if train is not None:
-        scores_N = tfidf_scores(train.texts, [text.text for text in data.texts], seed=verb.seed)
+        columns = None
+        if verb.columns:
+            from energylm.verbs.detect.combining import surprise_columns
+
+            read = partial(surprise_columns, verb.language_model, names=verb.columns, max_tokens=COLUMN_TOKENS)
+            columns = tuple(read([text.text for text in texts]) for texts in (train.texts, data.texts))
+        scores_N = tfidf_scores(train.texts, [text.text for text in data.texts], columns=columns, seed=verb.seed)
         baseline = _measured(verb, data.texts, scores_N)
     result = DetectorEvaluation(
         detector=_measured(verb, data.texts, log_odds_N),
@@ -248,12 +256,20 @@ def _about(detector: Detector, data: DetectionData, overlap: int, left_out: int)
     return about
 
 
-def tfidf_scores(train: Sequence[LabelledText], test: Sequence[str], *, seed: int = 0) -> NDArray[np.float64]:
+def tfidf_scores(
+    train: Sequence[LabelledText],
+    test: Sequence[str],
+    *,
+    columns: tuple[NDArray[np.float64], ...] | None = None,
+    seed: int = 0,
+) -> NDArray[np.float64]:
     """(N,) scores of the test texts; higher = machine, 0 = as likely as not: the baseline to beat (Radford & Wu 2019).
 
     score(text) = w · tf-idf(words and pairs of words) + b, the strength of L2 chosen on training texts held out.
+    `columns` are other features of the training and of the test texts, in units of their spread beside these.
     """
     with extra("detect"):
+        from scipy import sparse
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import LogisticRegression
 
@@ -261,6 +277,11 @@ def tfidf_scores(train: Sequence[LabelledText], test: Sequence[str], *, seed: in
         ngram_range=(1, 2), sublinear_tf=True, max_features=TFIDF_FEATURES, token_pattern=r"(?u)\w+|[^\w\s]"
     )
     features = vectorizer.fit_transform([text.text for text in train])
+    judged = vectorizer.transform(list(test))
+    if columns is not None:
+        mean_J, spread_J = columns[0].mean(0), np.maximum(columns[0].std(0), 1e-6)
+        beside = [sparse.csr_matrix((each - mean_J) / spread_J) for each in columns]
+        features, judged = (sparse.hstack(parts).tocsr() for parts in zip((features, judged), beside, strict=True))
     is_machine = np.array([text.label == MACHINE for text in train])
     held_out = np.array(
         [split_of(text.group, valid_fraction=0.0, test_fraction=TFIDF_HELD_OUT, seed=2) == "test" for text in train]
@@ -279,7 +300,7 @@ def tfidf_scores(train: Sequence[LabelledText], test: Sequence[str], *, seed: in
     both = [len(set(is_machine[rows])) == 2 for rows in (held_out, ~held_out)]
     strength = min(TFIDF_STRENGTHS, key=loss) if all(both) else 1.0
     everything = np.ones(len(train), dtype=bool)
-    return np.asarray(fitted(strength, everything).decision_function(vectorizer.transform(list(test))), np.float64)
+    return np.asarray(fitted(strength, everything).decision_function(judged), np.float64)
 
 
 def measures_table(rows: Mapping[str, Discrimination], *, convention: str = CONVENTION) -> Table:
