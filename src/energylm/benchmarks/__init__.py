@@ -12,6 +12,7 @@ BENCHMARKS = {
     "best-of-n": "energylm.benchmarks.best_of_n",
     "detect": "energylm.benchmarks.detect",
     "mcmc": "energylm.benchmarks.mcmc",
+    "smc": "energylm.benchmarks.smc",
     "soft-beam": "energylm.benchmarks.soft_beam",
     "rerank": "energylm.benchmarks.rerank",
     "pll": "energylm.benchmarks.pll",

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from energylm.bundles.batched_requests import RequestShape
 from energylm.bundles.joint_texts import Context
@@ -39,7 +40,13 @@ from energylm.registry import JOINT_SAMPLERS
 from energylm.samplers.choices import ChainChoices, RowChoices
 from energylm.samplers.pool_acceptance import accept_draws, check_bound, first_accepted, independence_chains
 from energylm.samplers.resampling import importance_log_weights, resample
-from energylm.samplers.sequential_monte_carlo import Written, family_sample_size, sequential_monte_carlo
+from energylm.samplers.sequential_monte_carlo import (
+    Particles,
+    Retained,
+    Written,
+    family_sample_size,
+    sequential_monte_carlo,
+)
 from energylm.samplers.suffix_metropolis import SuffixMetropolis, run
 from energylm.samplers.written_rows import ReadContexts
 
@@ -303,20 +310,7 @@ def particle_runs(
     draws: WeightedDraws, requests: Sequence[PoolRequest], *, eos_token_id: int | None, bar: Progress | None
 ) -> list[CandidatePool]:
     """n particles for each request, some of them kept by their weight at the end."""
-    (options,) = {request.options for request in requests}
-    contexts = [request.context for request in requests]
-    weigh = _Weights(draws, contexts, options)
-    particles = sequential_monte_carlo(
-        _read(draws, contexts, options, eos_token_id),
-        RowChoices(_keys(requests, "particles", members=options.n)),
-        RowChoices(_keys(requests, "resampling of particles", members=1)),
-        new_tokens=options.max_new_tokens,
-        block_tokens=options.block_tokens or -(-options.max_new_tokens // DEFAULT_BLOCKS),
-        on_the_way=weigh.on_the_way,
-        at_the_end=weigh.at_the_end,
-        threshold=options.ess_threshold,
-        progress=bar,
-    )
+    options, particles, weigh = _particles(draws, requests, eos_token_id=eos_token_id, bar=bar)
     written, log_weight_BN = particles.written, particles.log_weight_BN.cpu()
     choices = RowChoices(_keys(requests, "resampling", members=1))
     kept_BK = resample(log_weight_BN, choices, draws=options.draws).tolist()
@@ -341,6 +335,48 @@ def particle_runs(
             )
         )
     return pools
+
+
+def retained_log_partitions(
+    draws: WeightedDraws,
+    requests: Sequence[PoolRequest],
+    texts: Sequence[Sequence[int]],
+    *,
+    eos_token_id: int | None,
+    bar: Progress | None,
+) -> Tensor:
+    """(B,) log Ẑ of runs in which one particle of each request writes a given text: γ(text) / Ẑ estimates the density
+    with which such runs write it, without bias."""
+    rows = [torch.tensor(text) for text in texts]
+    retained = Retained(pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows]))
+    _, particles, _ = _particles(draws, requests, eos_token_id=eos_token_id, bar=bar, retained=retained)
+    return particles.log_partition_B.cpu()
+
+
+def _particles(
+    draws: WeightedDraws,
+    requests: Sequence[PoolRequest],
+    *,
+    eos_token_id: int | None,
+    bar: Progress | None,
+    retained: Retained | None = None,
+) -> "tuple[JointSampling, Particles, _Weights]":
+    (options,) = {request.options for request in requests}
+    contexts = [request.context for request in requests]
+    weigh = _Weights(draws, contexts, options)
+    particles = sequential_monte_carlo(
+        _read(draws, contexts, options, eos_token_id),
+        RowChoices(_keys(requests, "particles", members=options.n)),
+        RowChoices(_keys(requests, "resampling of particles", members=1)),
+        new_tokens=options.max_new_tokens,
+        block_tokens=options.block_tokens or -(-options.max_new_tokens // DEFAULT_BLOCKS),
+        on_the_way=weigh.on_the_way,
+        at_the_end=weigh.at_the_end,
+        threshold=options.ess_threshold,
+        retained=retained,
+        progress=bar,
+    )
+    return options, particles, weigh
 
 
 DEFAULT_BLOCKS = 8  # of a text, where no block_tokens are given: a lookahead costs a reading of all that is written

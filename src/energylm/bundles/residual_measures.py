@@ -15,12 +15,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from energylm.bundles.joint_samplers import PoolRequest, joint_pools, retained_log_partitions
 from energylm.bundles.joint_texts import Context, CutText, lm_token_log_probs
 from energylm.bundles.weighted_draws import WeightedDraws
-from energylm.config.sampling import CONFIDENCE
+from energylm.config.sampling import CONFIDENCE, JointSampling, ParticleRuns
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.joint_perplexity import JointPerplexity, joined, joint_perplexity
-from energylm.estimators.log_partition import LogPartition, log_partition
+from energylm.estimators.log_partition import LogPartition, log_partition, log_partition_of_runs
 from energylm.estimators.position_perplexity import (
     PositionPerplexity,
     last_step_log_prob,
@@ -188,13 +189,27 @@ def measure_texts(
     max_new_tokens: int | None,
     seed: int,
     first_context: int,
+    particles: ParticleRuns | None = None,
     within: Progress | None = None,
 ) -> MeasuredTexts:
     """What perplexity is made of, for each of `counts`, all from the same max(counts) samples a context.
 
-    With `max_new_tokens` lengths vary and end with EOS; without, each text has the horizon of its own length.
+    With `max_new_tokens` lengths vary and end with EOS; without, each text has the horizon of its own length. With
+    `particles` the samples are those of sequential Monte Carlo, for one count.
     """
     _check_counts(counts)
+    if particles is not None:
+        (n,) = counts
+        return _measure_by_particles(
+            draws,
+            texts,
+            particles.sampling(n),
+            runs=particles.runs,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            first_context=first_context,
+            within=within,
+        )
     _check_some(texts)
     n = max(counts)
     lm_log_prob_B, energy_B = score_texts(draws, texts)
@@ -228,6 +243,48 @@ def measure_texts(
         bytes=None if None in sizes else torch.tensor(sizes),
         partitions=tuple(map(joined, estimates)),
         certified=tuple(map(torch.cat, certified)),
+    )
+
+
+def _measure_by_particles(
+    draws: WeightedDraws,
+    texts: Sequence[CutText],
+    options: JointSampling,
+    *,
+    runs: int,
+    max_new_tokens: int | None,
+    seed: int,
+    first_context: int,
+    within: Progress | None,
+) -> MeasuredTexts:
+    """The same by sequential Monte Carlo: `runs` independent runs of options.n particles for each text, and one run
+    that retains the text, for the certificate. Particles, proposals and lookahead are those of `options`."""
+    lm_log_prob_B, energy_B = score_texts(draws, texts)
+    eos_token_id = None if max_new_tokens is None else draws.lm.eos_token_id
+    horizons = [max_new_tokens or len(text.continuation) for text in texts]
+    log_estimate_BR = torch.empty(len(texts), runs, dtype=torch.float64)
+    retained_B = torch.empty(len(texts), dtype=torch.float64)
+    total = (runs + 1) * options.n * sum(horizons)
+    with progress("measuring the joint model", total=total, unit="token", within=within) as bar:
+        for row, (text, horizon) in enumerate(zip(texts, horizons, strict=True)):
+            own = options.model_copy(update={"max_new_tokens": horizon})
+            *plain, last = (
+                PoolRequest(text.context, own, derive_seed(seed, "run", run), first_context + row)
+                for run in range(runs + 1)
+            )
+            pools = joint_pools(draws, plain, eos_token_id=eos_token_id, bar=bar)
+            log_estimate_BR[row] = torch.tensor([pool.report.log_partition for pool in pools], dtype=torch.float64)
+            retained_B[row] = retained_log_partitions(
+                draws, [last], [text.continuation], eos_token_id=eos_token_id, bar=bar
+            )[0]
+    sizes = [text.bytes for text in texts]
+    return MeasuredTexts(
+        lm_log_prob=lm_log_prob_B,
+        energy=energy_B,
+        tokens=torch.tensor([len(text.continuation) for text in texts]),
+        bytes=None if None in sizes else torch.tensor(sizes),
+        partitions=(log_partition_of_runs(log_estimate_BR, particles=options.n),),
+        certified=(lm_log_prob_B - energy_B - retained_B,),
     )
 
 

@@ -22,6 +22,8 @@ from energylm import contracts
 from energylm.bundles.chat import Message
 from energylm.bundles.compatibility import AnyEnergy, bound_energy, caution_about, end_caution, length_caution
 from energylm.bundles.devices import Device, DType
+from energylm.bundles.hub import OnHub
+from energylm.bundles.joint_samplers import PoolRequest
 from energylm.bundles.joint_texts import Context, JointTexts, longest_read
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import open_folder, save_model
@@ -41,11 +43,11 @@ from energylm.bundles.residual_measures import (
     measure_texts,
     score_texts,
 )
-from energylm.bundles.residual_sampling import JointSample, PoolRequest, sample_joint, sample_requests
+from energylm.bundles.residual_sampling import JointSample, sample_joint, sample_requests
 from energylm.bundles.text_codec import Text, Texts, as_list
 from energylm.bundles.text_energy import Energy
 from energylm.bundles.weighted_draws import WeightedDraws
-from energylm.config.sampling import CONFIDENCE, JointSampling, NextTokens
+from energylm.config.sampling import CONFIDENCE, JointSampling, NextTokens, ParticleRuns
 from energylm.config.vocabulary import MAX_NEW_TOKENS, PREFIX_TOKENS, N
 from energylm.errors import ModelError
 from energylm.estimators.joint_perplexity import JointPerplexity
@@ -56,12 +58,10 @@ from energylm.samplers.continuations import MEMORY_BUDGET_BYTES
 
 KIND = "residual-model"
 LM_FOLDER, ENERGY_FOLDER = "language_model", "energy"
-
-
 TokenResult = TypeVar("TokenResult", NextTokenTable, AutoregressiveSample)
 
 
-class ResidualModel:
+class ResidualModel(OnHub):
     """`ResidualModel(lm, energy)`. What is doubtful about a result stands in its `warning`, beginning with what the
     caller knows against the pair (`caution`) and what their folders do: other weights than those the energy was trained
     against, another loss, shorter windows, texts that end, a calibration on few contexts. The first warning is said
@@ -178,12 +178,11 @@ class ResidualModel:
         seed: int = 0,
         first_context: int = 0,
         confidence: float = CONFIDENCE,
+        particles: ParticleRuns | None = None,
     ) -> JointPerplexity:
         """Base, joint interval and certified perplexity of what follows the first `prefix_tokens` of each text; the
-        certified bound has `confidence` over the samples.
-
-        With `max_new_tokens` texts vary in length: each ends with EOS, which is scored, or is cut at that many tokens.
-        """
+        certified bound has `confidence` over the samples. With `max_new_tokens` texts vary in length: each ends with
+        EOS, which is scored, or is cut at that many tokens; with `particles` log Z is that of runs of smc."""
         (result,) = self.perplexity_by_samples(
             texts,
             counts=[n],
@@ -192,6 +191,7 @@ class ResidualModel:
             seed=seed,
             first_context=first_context,
             confidence=confidence,
+            particles=particles,
         )
         return result
 
@@ -205,6 +205,7 @@ class ResidualModel:
         seed: int = 0,
         first_context: int = 0,
         confidence: float = CONFIDENCE,
+        particles: ParticleRuns | None = None,
     ) -> PerplexityBySamples:
         """The same for several numbers of samples, from one pool: the way the interval closes (fig. 2, left)."""
         texts, draws = as_list(texts), self._draws.counting_afresh()
@@ -216,6 +217,7 @@ class ResidualModel:
             max_new_tokens=max_new_tokens,
             seed=seed,
             first_context=first_context,
+            particles=particles,
         )
         results = measured.perplexities(
             convention=self.convention(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens),
@@ -234,10 +236,10 @@ class ResidualModel:
         max_new_tokens: int | None = None,
         seed: int = 0,
         first_context: int = 0,
+        particles: ParticleRuns | None = None,
         progress: Progress | None = None,
     ) -> MeasuredTexts:
-        """What `perplexity_by_samples` is made of, text by text: blocks of texts can be measured anywhere and joined.
-        `progress` is advanced by the tokens that are drawn."""
+        """What `perplexity_by_samples` is made of, text by text, to be joined; `progress` counts the tokens drawn."""
         return measure_texts(
             self._draws,
             self._texts.cut(texts, prefix_tokens=prefix_tokens, max_new_tokens=max_new_tokens),
@@ -245,6 +247,7 @@ class ResidualModel:
             max_new_tokens=max_new_tokens,
             seed=seed,
             first_context=first_context,
+            particles=particles,
             within=progress,
         )
 
@@ -288,7 +291,7 @@ class ResidualModel:
 
     def sample(
         self,
-        context: Text,
+        context: Text | Context,
         *,
         n: int = N,
         max_new_tokens: int = MAX_NEW_TOKENS,
@@ -300,9 +303,10 @@ class ResidualModel:
         chunks: int = 1,
         context_tokens: int | None = None,
         stop_at_eos: bool = True,
+        sampler: str = "resample",
         seed: int = 0,
     ) -> JointSample:
-        """A continuation of `context` by algorithm 1; `config.sampling.JointSampling` says what each option does."""
+        """A continuation of `context`; `config.sampling.JointSampling` says what each option does, and has more."""
         values = {
             "n": n,
             "max_new_tokens": max_new_tokens,
@@ -312,8 +316,11 @@ class ResidualModel:
             "chunks": chunks,
             "context_tokens": context_tokens,
             "stop_at_eos": stop_at_eos,
+            "sampler": sampler,
         }
-        return self.sample_batch([context], JointSampling.checked(values, origin="joint sampling"), seed=seed)[0]
+        options = JointSampling.checked(values, origin="joint sampling")
+        given = [context] if isinstance(context, Context) else self._texts.contexts([context])
+        return self._sampled(given, options, seed=seed, first_context=0)[0]
 
     def sample_batch(
         self, contexts: Texts, options: JointSampling, *, seed: int = 0, first_context: int = 0
@@ -366,14 +373,18 @@ class ResidualModel:
         seed: int = 0,
     ) -> JointSample:
         """An answer to a chat by algorithm 1, after the language model's own template and up to its end of turn."""
-        values = {
-            "n": n,
-            "max_new_tokens": max_new_tokens,
-            "truncation": {"top_k": top_k, "top_p": top_p, "temperature": temperature},
-            "weights": weights,
-            "draws": draws,
-        }
-        return self.chat_batch([messages], JointSampling.checked(values, origin="joint sampling"), seed=seed)[0]
+        joint = self.for_chat()
+        return joint.sample(
+            joint._texts.chat(messages),
+            n=n,
+            max_new_tokens=max_new_tokens,
+            top_k=top_k,
+            top_p=top_p,
+            temperature=temperature,
+            weights=weights,
+            draws=draws,
+            seed=seed,
+        )
 
     def chat_batch(
         self, chats: Sequence[Sequence[Message]], options: JointSampling, *, seed: int = 0, first_context: int = 0

@@ -4,12 +4,13 @@ Defaults of chains are those of goyal2021, §6.5: 7 epochs of burn-in and 26 mor
 order.
 """
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from energylm.config.base import Config
 from energylm.config.vocabulary import MAX_NEW_TOKENS, N
+from energylm.errors import ConfigError
 from energylm.registry import JOINT_SAMPLERS, SAMPLERS, Named
 
 CONFIDENCE = 0.95  # of statements about finite samples, unless another is asked for
@@ -31,6 +32,16 @@ class Truncation(Config):
     def is_identity(self) -> bool:
         """Whether the proposal is the model itself."""
         return self.top_k is None and self.top_p in (None, 1.0) and self.temperature == 1.0
+
+
+EssThreshold: Any = Field(
+    0.5, ge=0, le=1, description="Of smc: particles are resampled when they are worth fewer than this part of n."
+)
+Lookahead: Any = Field(
+    "energy",
+    description="Of smc, by what unfinished texts are weighed: energy (as if they were whole), none, or the folder of "
+    "a value that `energylm energy value` fitted.",
+)
 
 
 class JointSampling(Config):
@@ -77,14 +88,8 @@ class JointSampling(Config):
         "particles are weighed every so many tokens (none: an eighth of the text).",
     )
     moves: int = Field(20, ge=1, description="Of suffix: moves of each chain after each block.")
-    ess_threshold: float = Field(
-        0.5, ge=0, le=1, description="Of smc: particles are resampled when they are worth fewer than this part of n."
-    )
-    lookahead: str = Field(
-        "energy",
-        description="Of smc, by what unfinished texts are weighed: energy (as if they were whole), none, or the file "
-        "of a value that `energylm energy value` fitted.",
-    )
+    ess_threshold: float = EssThreshold
+    lookahead: str = Lookahead
 
     @model_validator(mode="after")
     def _check_counts(self) -> Self:
@@ -96,6 +101,24 @@ class JointSampling(Config):
                 "several seeds instead"
             )
         return self
+
+
+class ParticleRuns(Config):
+    """log Z by sequential Monte Carlo: the n samples of a context are the particles of several independent runs."""
+
+    runs: int = Field(8, ge=2, description="Independent runs of smc, which share the n samples: the interval's basis.")
+    block_tokens: int | None = Field(
+        None, ge=1, description="Particles are weighed every so many tokens; none: an eighth of the text."
+    )
+    ess_threshold: float = EssThreshold
+    lookahead: str = Lookahead
+
+    def sampling(self, n: int) -> JointSampling:
+        """Of one of the runs that share n samples."""
+        if n // self.runs < 2:
+            raise ConfigError(f"n {n} leaves fewer than 2 particles to each of {self.runs} runs; raise n or lower runs")
+        own = {"block_tokens": self.block_tokens, "ess_threshold": self.ess_threshold, "lookahead": self.lookahead}
+        return JointSampling(sampler="smc", n=n // self.runs, **own)
 
 
 class NextTokens(Config):

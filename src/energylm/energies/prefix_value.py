@@ -25,10 +25,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from energylm.errors import DataError
+from energylm.errors import ConfigError, DataError
 from energylm.files import read_json, write_json
 from energylm.records import Record
 
+VALUE_FILE = "value.json"
 KNOTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 RIDGE = 1e-2  # nats for a slope that is off by one standard deviation of the energies
 
@@ -52,11 +53,17 @@ class PrefixValue(Record):
         slopes, offsets = (hats.new_tensor(values) for values in (self.slopes, self.offsets))
         return (hats @ slopes) * energy + hats @ offsets
 
-    def save(self, path: Path) -> None:
-        write_json(path, self.to_json())
+    def save(self, folder: Path) -> None:
+        write_json(folder / VALUE_FILE, self.to_json())
 
     @classmethod
-    def load(cls, path: Path) -> "PrefixValue":
+    def load(cls, folder: Path) -> "PrefixValue":
+        path = folder / VALUE_FILE
+        if not path.is_file():
+            raise ConfigError(
+                f"lookahead {str(folder)!r} is neither 'energy' nor 'none', nor a folder that `energylm energy value` "
+                f"wrote (with {VALUE_FILE}); give one of them"
+            )
         return cls.from_json(read_json(path))
 
 

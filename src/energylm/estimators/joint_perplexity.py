@@ -94,11 +94,17 @@ class JointPerplexity(Record):
 
     @property
     def convention(self) -> str:
+        runs = self.log_partition.runs
+        samples, writer = (
+            (f"{self.n:,} untruncated samples", "importance resampling with as many samples")
+            if runs is None
+            else (f"{runs} runs of {self.n // runs:,} particles", "sequential Monte Carlo with one run's particles")
+        )
         return (
-            f"{self.base.convention}; joint: {self.n:,} untruncated samples a context, from T_n (the optimistic end) "
-            "to the upper estimate, which is one for large n only; certified: text that importance resampling with as "
-            "many samples writes, an upper bound in expectation over the samples for every n, its upper end with "
-            f"{self.certified.level} confidence over the samples, for these texts"
+            f"{self.base.convention}; joint: {samples} a context, from T_n (the optimistic end) to the upper estimate, "
+            f"which is one for large n only; certified: text that {writer} writes, an upper bound in expectation over "
+            f"the samples for every n, its upper end with {self.certified.level} confidence over the samples, for "
+            "these texts"
         )
 
     def summary(self) -> str:
@@ -146,6 +152,6 @@ def joint_perplexity(
 
 def joined(parts: Sequence[LogPartition]) -> LogPartition:
     """Estimates of several blocks of contexts, from equally many samples, as one."""
-    (n,) = {part.n for part in parts}
+    ((n, runs),) = {(part.n, part.runs) for part in parts}
     columns: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in COLUMNS}
-    return LogPartition(**columns, n=n)
+    return LogPartition(**columns, n=n, runs=runs)

@@ -17,7 +17,7 @@ Relations  `sampler_certificate` needs no large n, but speaks of the sampler ins
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -56,6 +56,7 @@ class LogPartition(Record):
     largest_share: Tensor  # (B,) the share of the largest weight in the sum
     n: int
     caution: str | None = None  # what is known against the energy before anything is measured
+    runs: int | None = None  # of sequential Monte Carlo, among which the n particles are shared; None: n draws
 
     @property
     def warning(self) -> str | None:
@@ -100,3 +101,13 @@ def log_partition(log_weight_BN: Tensor) -> LogPartition:
         largest_share=log_share_BN.amax(-1).exp(),
         n=n,
     )
+
+
+def log_partition_of_runs(log_estimate_BR: Tensor, *, particles: int) -> LogPartition:
+    """The same from log Ẑ of independent runs of sequential Monte Carlo with `particles` particles each. Ẑ is unbiased,
+    so the runs stand in for draws. What the particles are worth follows from the scatter v of the runs' mean, relative
+    to it: n / (1 + n v), which for independent draws is their effective sample size."""
+    of_runs = log_partition(log_estimate_BR)
+    runs = log_estimate_BR.shape[1]
+    n = runs * particles
+    return replace(of_runs, ess=n / (1 + n * of_runs.standard_error.square()), n=n, runs=runs)

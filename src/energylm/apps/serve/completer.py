@@ -87,6 +87,7 @@ class CompletionTask:
     logprobs: int | None  # how many of the likeliest tokens are told beside each token
     details: bool
     contexts: tuple[Context, ...] = ()  # the prompts, once they are read
+    sampler: str = "resample"
 
     @property
     def rows(self) -> int:
@@ -112,7 +113,9 @@ class CompletionTask:
     @property
     def joint_sampling(self) -> JointSampling:
         n, new = self.proposals or 2, self.max_new_tokens
-        return JointSampling(n=n, max_new_tokens=new, truncation=self.truncation, weights=self.weights)
+        return JointSampling(
+            sampler=self.sampler, n=n, max_new_tokens=new, truncation=self.truncation, weights=self.weights
+        )
 
 
 @dataclass(frozen=True)

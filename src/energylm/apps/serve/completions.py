@@ -82,6 +82,8 @@ def sampling_task(
     if body.top_k is not None and energy.top_k is not None and body.top_k != energy.top_k:
         raise RefusedRequest(400, "top_k and energy.top_k differ; give one of them", param="top_k")
     chooser = serving.services.chooser
+    if chooser is not None and energy.sampler not in (None, "resample"):
+        raise RefusedRequest(400, "an upstream's candidates are resampled; leave sampler out", param="energy.sampler")
     task = CompletionTask(
         model=model,
         prompts=tuple(prompts),
@@ -96,6 +98,7 @@ def sampling_task(
         seed=secrets.randbits(53) if body.seed is None else body.seed,  # so that JavaScript can repeat it, too
         logprobs=logprobs,
         details=bool(energy.details),
+        sampler=energy.sampler or "resample",
     )
     serving.check_at_most(len(prompts), limits.max_prompts, param="prompt")
     serving.check_at_most(task.n, limits.max_choices, param="n")

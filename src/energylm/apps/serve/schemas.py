@@ -53,6 +53,9 @@ class EnergyOptions(RequestBody):
         description="paper: exp(−E) over the proposal; corrected: also divides truncation and temperature out again. "
         "With an upstream, corrected aims at this server's own language model under the energy.",
     )
+    sampler: Literal["resample", "quasi-rejection", "independence", "smc"] | None = Field(
+        None, description="How a text is made of the candidates, as in `energylm generate`; none: resample."
+    )
     details: bool | None = Field(None, description="Tell all candidates with energies and weights.")
 
 

@@ -3,20 +3,28 @@
 No context is in two of the three. Which context serves what is decided by a hash of its window's number. Sources of one
 corpus and split have the same windows (else they are refused), so a window that is held out of one is held out of all.
 
-An energy starts from trained weights of any encoder, or from random weights of a named shape.
+An energy starts from trained weights of any encoder, or from random weights of a named shape. `fit_value` reads
+negatives again, cut short, for what a trained energy is worth on unfinished texts (`energylm energy value`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from energylm.bundles.compatibility import bound_energy
+from energylm.bundles.energy_binding import context_energies
 from energylm.bundles.energy_model import EnergyModel, TextBoundEnergy
+from energylm.bundles.joint_texts import Context
+from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import weights_sha256
+from energylm.bundles.text_energy import Energy
 from energylm.config.models import (
     BIT,
     ENERGY_PRESETS,
@@ -29,18 +37,20 @@ from energylm.config.models import (
     preset_kind,
 )
 from energylm.config.pretrain import MASKED_PRESETS
-from energylm.data.contrast import Contrast, ContrastUnion, by_window, pad
+from energylm.data.contrast import Contrast, ContrastUnion, by_window, pad, split_affix
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives, NegativesSource, open_negatives_sources
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.energies.encoder_bodies import build_energy_body
 from energylm.energies.pooled import PooledEnergy
+from energylm.energies.prefix_value import PrefixValue, fit_prefix_value
 from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismatch
 from energylm.models.cloze_presets import build_masked_network
 from energylm.models.presets import build_network
+from energylm.progress import progress
 from energylm.randomness import seeded
 from energylm.training.energy_task import Encode
-from energylm.verbs.joint.train_energy import TrainEnergy
+from energylm.verbs.joint.train_energy import FitValue, TrainEnergy
 
 Rows = NDArray[np.int64]
 
@@ -297,3 +307,36 @@ def _check_tokens(energy: EnergyModel, verb: TrainEnergy, corpus: Corpus, *, len
             f"{verb.init} holds {energy.network.max_tokens} tokens, the negatives have {length}; start from an "
             "encoder with more positions, or generate shorter ones (--length)"
         )
+
+
+def fit_value(verb: FitValue, output: Path) -> PrefixValue:
+    """Write OUTPUT/value.json."""
+    (source,) = open_negatives_sources([verb.negatives], [verb.corpus])
+    negatives, config = source.negatives, source.negatives.config
+    if config.side != "suffix" or not config.truncation.is_identity:
+        raise ConfigError(
+            f"{verb.negatives} holds {config.side}es drawn with {config.truncation}; a value needs continuations that "
+            "the language model wrote as it is: make negatives without truncation"
+        )
+    lm = LanguageModel.from_pretrained(verb.language_model)
+    energy = bound_energy(Energy.load(verb.energy, beta=verb.beta), lm)
+    rows = negatives.rows(np.arange(min(verb.contexts, len(negatives))))
+    windows_BT = negatives.corpus_windows(source.corpus).gather(rows.window_B)
+    given = [ids.tolist() for ids in split_affix(windows_BT, rows.context_length_B, side="suffix").contexts]
+    tokens_BKT, lengths_BK = torch.from_numpy(rows.tokens_BKT).long(), torch.from_numpy(rows.length_BK).long()
+    fraction_J = torch.arange(1, verb.cuts + 2, dtype=torch.float64) / (verb.cuts + 1)
+    cut_J = (fraction_J * tokens_BKT.shape[2]).ceil().long()
+    energies = []
+    with progress("reading negatives", total=len(given) * len(cut_J), unit="cut") as bar:
+        for ids, tokens_KT, lengths_K in zip(given, tokens_BKT, lengths_BK, strict=True):
+            columns = []
+            for cut in cut_J:
+                shortened_1K = lengths_K.clamp(max=cut)[None]
+                columns.append(context_energies(energy, [Context(ids, ids)], tokens_KT[None], shortened_1K)[0])
+                bar.advance()
+            energies.append(torch.stack(columns, dim=-1))
+    energy_BKJ = torch.stack(energies)
+    value = fit_prefix_value(energy_BKJ[..., :-1], fraction_J[:-1], energy_BKJ[..., -1])
+    output.mkdir(parents=True, exist_ok=True)
+    value.save(output)
+    return value

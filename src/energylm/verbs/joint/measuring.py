@@ -202,7 +202,7 @@ class _Measuring:
         with self.engine.pool(partial(JointWorker, *models, verb), models=models) as pool:
             facts = pool.facts()
             told = {"convention": facts["convention"], "caution": facts["caution"]}
-            of_samples = job | {"task": "samples", "counts": _counts(verb)}
+            of_samples = job | {"task": "samples", "counts": _counts(verb)} | _particles_key(verb)
             blocks = self._blocks(pool, of_samples, what=what, kind=MeasuredTexts, tokens=verb.n * new)
             by_samples = MeasuredTexts.joined(blocks).perplexities(**told, confidence=verb.confidence)
             if not verb.by_position:
@@ -281,7 +281,13 @@ class JointWorker:
         }
         if block.by_position:
             return self._joint.measure_steps(block.windows, n=verb.position_samples, **shared)
-        return self._joint.measure(block.windows, counts=_counts(verb), **shared)
+        particles = verb.particles if verb.sampler == "smc" else None
+        return self._joint.measure(block.windows, counts=_counts(verb), particles=particles, **shared)
+
+
+def _particles_key(verb: Perplexity) -> dict[str, Any]:
+    """What tells blocks of particles from those of independent draws."""
+    return {"particles": verb.particles.model_dump(mode="json")} if verb.sampler == "smc" else {}
 
 
 def _counts(verb: Perplexity) -> list[int]:

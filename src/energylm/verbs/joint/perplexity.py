@@ -4,11 +4,12 @@ All models score the same tokens, in blocks of windows (`measuring`). With an ou
 there, so that a killed run goes on where it stopped, and a report is written beside the numbers.
 """
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from energylm.config.sampling import CONFIDENCE
+from energylm.config.sampling import CONFIDENCE, ParticleRuns
 from energylm.config.vocabulary import WINDOW_PREFIX_TOKENS, WINDOW_TOKENS, N
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.verbs.verb import Positional, Short, Verb
@@ -24,6 +25,9 @@ WHY_UNTRUNCATED = (
 )
 
 
+OF_SMC = ("sampler", "particles")
+
+
 class Perplexity(Verb):
     """Measure a language model, its joint model with an energy, and baselines on the same tokens, in one table.
 
@@ -35,12 +39,18 @@ class Perplexity(Verb):
         "energylm perplexity runs/tiny/model corpora/sotu --energy runs/energy/model -n 1000 --contexts 50",
         "energylm perplexity smollm2-135m book.txt --energy runs/bit/model --by-samples --output out/perplexity",
         "energylm perplexity runs/base/model corpora/news --energy runs/unit/model --by-position",
+        "energylm perplexity runs/base/model corpora/news --energy runs/unit/model --length 384 --sampler smc -n 512",
     )
     refused = dict.fromkeys(("top_k", "top_p", "temperature"), WHY_UNTRUNCATED)
     writes = "optional"
     blocks = True
     version = 2  # since 2, models of windows within documents write no special tokens
     apart_from: ClassVar[frozenset[str]] = frozenset({"block_contexts"})
+    shortcuts: ClassVar = {
+        "runs": "particles.runs",
+        "block_tokens": "particles.block_tokens",
+        "lookahead": "particles.lookahead",
+    }
 
     language_model: Annotated[str, Positional("LM")] = Field(
         description="The base: a model folder, a GGUF file, a known model or a hub name."
@@ -64,6 +74,12 @@ class Perplexity(Verb):
     )
     contexts: int = Field(100, ge=1, description="Windows, chosen at random from a corpus, evenly from a file.")
     n: Annotated[int, Short("-n")] = Field(N, ge=2, description="Samples a window for log Z; the paper draws 100,000.")
+    sampler: Literal["resample", "smc"] = Field(
+        "resample",
+        description="Where the samples for log Z come from: independent draws, as the resampling of `generate` has "
+        "them; or the particles of runs of smc, for long windows.",
+    )
+    particles: ParticleRuns = Field(ParticleRuns(), description="Of smc.")
     ralm: str | None = Field(None, description="A residual auto-regressive model on the same base, to compare.")
     balm: str | None = Field(None, description="A bigger auto-regressive model, to compare.")
     by_position: bool = Field(
@@ -87,6 +103,8 @@ class Perplexity(Verb):
             )
         if self.energy is None and (self.by_position or self.by_samples):
             raise ValueError("by_position and by_samples measure a joint model; give an energy")
+        if self.sampler == "smc" and (self.by_position or self.by_samples):
+            raise ValueError("by_position and by_samples go by independent draws; leave them out, or sampler smc")
         return self
 
     @property
@@ -99,6 +117,11 @@ class Perplexity(Verb):
         from energylm.data.windows import SourceWindows
 
         return SourceWindows(self.source, self.length, self.contexts, self.seed, self.split, self.field, self.documents)
+
+    def step_content(self) -> Mapping[str, Any]:
+        """What smc is asked for counts where smc is asked for."""
+        content = dict(super().step_content())
+        return content if self.sampler == "smc" else {name: content[name] for name in content if name not in OF_SMC}
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
         from energylm.bundles.known_models import locate, locate_energy

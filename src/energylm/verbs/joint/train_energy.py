@@ -1,4 +1,5 @@
-"""An energy that tells a corpus from a language model's continuations of it: `energylm energy train`."""
+"""An energy that tells a corpus from a language model's continuations of it, and what it is worth on unfinished texts:
+`energylm energy train`, `energylm energy value`."""
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -8,9 +9,10 @@ from energylm.config.base import Folders, listed
 from energylm.config.models import NCE, RANKING, REFUSE, TOKENS, EnergyKind, LongTexts, Objective, Pooling, Reads
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
 from energylm.jobs.job import DEFAULT_JOB, Job
-from energylm.verbs.verb import Positional, Short, TrainingVerb
+from energylm.verbs.verb import Positional, Short, TrainingVerb, Verb
 
 if TYPE_CHECKING:
+    from energylm.energies.prefix_value import PrefixValue
     from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.joint.training_energy import EnergyRun
 
@@ -118,3 +120,44 @@ class TrainEnergy(TrainingVerb):
         from energylm.verbs.joint.costs import count_energy
 
         return count_energy(self, around)
+
+
+class FitValue(Verb):
+    """Fit what an energy of whole texts says of unfinished ones: the lookahead of sampler smc.
+
+    Kept negatives are read again, cut short at several lengths; no text is drawn and no network is trained.
+    """
+
+    examples = (
+        "energylm energy value smollm2-135m negatives/sotu --corpus corpora/sotu --energy runs/minilm/model -o value",
+    )
+    writes = "required"
+
+    language_model: Annotated[str, Positional("LM")] = Field(
+        description="The model that wrote the negatives: a folder, a GGUF file, a known model or a hub name."
+    )
+    negatives: Annotated[str, Positional("NEGATIVES")] = Field(
+        description="A folder of continuations, made by `energylm negatives`, untruncated."
+    )
+    corpus: str = Field(description="The corpus folder that they were made from.")
+    energy: str = Field(description="An energy folder, a score as KIND:TEXT, or a YAML file of several.")
+    beta: float | None = Field(None, description="How strongly the energy weighs; none: the energy's own.")
+    contexts: int = Field(200, ge=4, description="So many contexts at most.")
+    cuts: int = Field(7, ge=1, description="Lengths at which each continuation is read, evenly spread.")
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        from energylm.bundles.known_models import locate, locate_energy
+        from energylm.data.negatives import open_negatives_sources
+
+        (source,) = open_negatives_sources([self.negatives], [self.corpus])
+        contexts = min(self.contexts, len(source.negatives))
+        return (
+            f"would read {contexts:,} contexts with {source.negatives.k} negatives of {locate(self.language_model)}, "
+            f"each cut at {self.cuts} lengths, by {locate_energy(self.energy)}"
+        )
+
+    def run(self, job: Job = DEFAULT_JOB) -> "PrefixValue":
+        from energylm.verbs.joint.energy_inputs import fit_value
+
+        self.check(job)
+        return fit_value(self, job.folder)
