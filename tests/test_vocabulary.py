@@ -45,7 +45,14 @@ OTHERS = {  # owners whose word means something else, each with its own default
         "repetitions",
     },
     ("beta", vocabulary.SIMILARITY_BETA): {"Energy.from_similarity", "EnergyModel.from_similarity"},
-    ("beta", None): {"Energy.load", "EnergyModel.load", "ResidualModel.load", "generate", "serve"},  # the energy's own
+    ("beta", None): {  # the energy's own
+        "Energy.load",
+        "EnergyModel.load",
+        "ResidualModel.load",
+        "energy value",
+        "generate",
+        "serve",
+    },
     ("length", None): {"mcmc"},  # of a text that begins as nothing but masks: none is given
 }
 Found = tuple[str, str, Any]  # owner, word, default
