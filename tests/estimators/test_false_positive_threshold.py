@@ -20,6 +20,7 @@ from energylm.estimators.false_positive_threshold import (
     shifted_threshold,
     texts_needed,
     thresholds_by_group,
+    weighted_threshold,
 )
 
 RATES = (0.01, 0.05, 0.1, 0.25, 0.5)
@@ -203,37 +204,33 @@ HERE, THERE = np.array([0.75, 0.25]), np.array([0.25, 0.75])  # of two kinds of 
 SCORES = np.array([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])  # of each kind, equally likely
 
 
-def flagged_there(weights_of_kinds, *, texts=8, rate=0.5):
+def flagged_there(weights_of_kinds, *, texts=8, rate=0.4):
     """The probability that a text from there is called machine after a calibration on texts from here: over all counts
-    of the six states among 8 texts and all new texts. The largest weight is known, so of the rate only 1/10, which 9
-    new texts allow, is spent on it."""
+    of the six states among 8 texts and all new texts, each with its own threshold."""
     kinds, scores, here = np.repeat([0, 1], 3), SCORES.ravel(), np.repeat(HERE / 3, 3)
-    seen, probability = np.full(9, weights_of_kinds.max()), 0.0
+    probability = 0.0
     for states in map(np.array, itertools.combinations_with_replacement(range(6), texts)):
-        counts = np.bincount(states, minlength=6)
-        weights = ShiftWeights(weights_of_kinds[kinds[states]], seen)
-        threshold = shifted_threshold(scores[states], weights, rate).threshold
-        above = 0.0 if threshold is None else ((SCORES > threshold) * THERE[:, None] / 3).sum()
-        probability += multinomial.pmf(counts, texts, here) * above
+        weights = weights_of_kinds[kinds[states]]
+        for kind in (0, 1):
+            threshold = weighted_threshold(scores[states], weights, rate, new=weights_of_kinds[kind])
+            above = 0.0 if threshold is None else (SCORES[kind] > threshold).mean() * THERE[kind]
+            probability += multinomial.pmf(np.bincount(states, minlength=6), texts, here) * above
     return probability
 
 
 def test_weighted_texts_keep_the_rate_elsewhere_exactly():
-    """α − δ = 0.4, by enumeration; equal weights, the mistake of taking here for there, break even α = 0.5."""
+    """α = 0.4, by enumeration; equal weights, the mistake of taking here for there, break it."""
     assert 0.1 < flagged_there(THERE / HERE) <= 0.4
     assert flagged_there(np.ones(2)) > 0.5
 
 
 def test_equal_weights_are_the_plain_threshold():
-    """With δ = 1/(m + 1) spent on the weights, the rank is that of α − δ; with few texts it does not exist."""
     scores = np.random.default_rng(0).normal(size=200)
-    for texts, rate in ((200, 0.1), (60, 0.06), (19, 0.06)):
-        weights = ShiftWeights(np.ones(texts), np.ones(99))
-        spent = max(0.2 * rate, 0.01)
-        spent = 1 - math.ceil(100 * (1 - spent) - 1e-9) / 100  # what 99 texts allow
-        plain = false_positive_threshold(scores[:texts], rate - spent) if texts >= texts_needed(rate - spent) else None
+    for texts, rate in ((200, 0.1), (60, 0.06), (19, 0.06), (18, 0.05), (19, 0.05)):
+        weights = ShiftWeights(np.ones(texts), np.ones(30))
+        plain = false_positive_threshold(scores[:texts], rate).threshold if texts >= texts_needed(rate) else None
         shifted = shifted_threshold(scores[:texts], weights, rate)
-        assert shifted.threshold == (plain and plain.threshold) and shifted.effective_texts == pytest.approx(texts)
+        assert shifted.threshold == plain and shifted.effective_texts == pytest.approx(texts)
 
 
 def shifted_rates(rng, weigh, *, repeats, texts=800, seen=200, rate=0.05):
@@ -248,18 +245,19 @@ def shifted_rates(rng, weigh, *, repeats, texts=800, seen=200, rate=0.05):
     return np.array(rates)
 
 
-def test_the_rate_is_kept_elsewhere_over_a_thousand_calibrations():
-    """With the true weights, w(x) = exp(x − ½), the mean rate is at most 5 % (the standard error is of the rates seen);
-    unweighted, more than three times as many texts from there are flagged."""
+@pytest.mark.parametrize("texts", [100, 300, 800])
+def test_the_rate_is_kept_elsewhere_over_a_thousand_calibrations(texts):
+    """With the true weights, w(x) = exp(x − ½), and one threshold for all: at most a fifth more than the 5 % asked (the
+    standard error, of the rates seen, is 0.0014 at most; two of them: false alarm below 1 in 100 for rates of 0.057).
+    Unweighted, more than three times as many texts from there are flagged."""
 
     def true(here, there):
         return ShiftWeights(np.exp(here - 0.5), np.exp(there - 0.5))
 
-    rates = shifted_rates(np.random.default_rng(0), true, repeats=1000)
-    assert 0.02 < rates.mean() <= 0.05 + 4 * rates.std() / math.sqrt(1000)
-    plain = shifted_rates(
-        np.random.default_rng(0), lambda h, t: ShiftWeights(np.ones_like(h), np.ones(200)), repeats=50
-    )
+    rates = shifted_rates(np.random.default_rng(0), true, repeats=1000, texts=texts)
+    assert 0.04 < rates.mean() <= 0.06 and rates.std() / math.sqrt(1000) < 0.0015
+    equal = ShiftWeights(np.ones(texts), np.ones(200))
+    plain = shifted_rates(np.random.default_rng(0), lambda here, there: equal, repeats=50, texts=texts)
     assert plain.mean() > 0.13
 
 
@@ -272,7 +270,7 @@ def test_weights_of_a_classifier_come_near_the_true_ones():
     slope, shift = np.polyfit(here[:, 0], np.log(weights.calibration), 1)
     assert 0.8 < slope < 1.15 and -0.7 < shift < -0.3
     rates = shifted_rates(rng, lambda h, t: shift_weights(h[:, None], t[:, None]), repeats=4)
-    assert rates.mean() < 0.06
+    assert rates.mean() < 0.08  # 4 rates, each of standard deviation 0.02
     with pytest.raises(DataError, match="weights need 10 texts or more of either place, came 600"):
         shift_weights(here, there[:9])
 
@@ -282,7 +280,7 @@ def test_where_calibration_texts_do_not_carry_there_is_no_threshold():
     weights = ShiftWeights(np.array([20.0] * 5 + [0.01] * 495), np.full(200, 20.0))
     shifted = shifted_threshold(np.arange(500.0), weights, 0.05)
     assert shifted.threshold is None and shifted.effective_texts < 6
-    with pytest.raises(DataError, match=r"too few new texts: a .* rate of 0\.05 needs at least 20, came 19"):
-        shifted_threshold(np.arange(500.0), ShiftWeights(np.ones(500), np.ones(19)), 0.05)
     with pytest.raises(DataError, match="3 scores of human text but 500 weights"):
         shifted_threshold(np.zeros(3), weights, 0.05)
+    with pytest.raises(DataError, match="not finite"):
+        shifted_threshold(np.arange(500.0), ShiftWeights(np.full(500, np.inf), np.ones(20)), 0.05)

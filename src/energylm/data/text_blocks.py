@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from energylm.config.texts import BlockConfig
 from energylm.data.examples import padded, special_tokens_around
-from energylm.data.text_disguises import plain
+from energylm.data.text_disguises import PlainText, plain
 from energylm.data.tokenizer import plain_encoder
 from energylm.errors import ModelError
 
@@ -56,10 +56,11 @@ def block_starts(tokens: int, blocks: BlockConfig) -> NDArray[np.int64]:
 
 
 class BlockReader:
-    """Text → tokens → padded blocks, with the tokenizer of an encoder. Text that spells a special token stays text."""
+    """Text → tokens → padded blocks, with the tokenizer of an encoder. Text that spells a special token stays text.
+    `undoes`: disguises are undone before reading; else a text is read as it came."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, blocks: BlockConfig, *, special_tokens: bool) -> None:
-        self.blocks = blocks
+        self.blocks, self.undoes = blocks, True
         self._encoder = plain_encoder(tokenizer)
         framed = self._encoder.encode("a", add_special_tokens=True)
         self._before, _, self._after = special_tokens_around(framed) if special_tokens else ((), (), ())
@@ -77,7 +78,7 @@ class BlockReader:
             )
 
     def encode(self, texts: Sequence[str]) -> list[EncodedText]:
-        readings = [plain(text) for text in texts]
+        readings = [plain(text) if self.undoes else PlainText(text) for text in texts]
         encodings = self._encoder.encode_batch([reading.text for reading in readings], add_special_tokens=False)
         encoded = []
         for encoding, reading in zip(encodings, readings, strict=True):
