@@ -35,7 +35,7 @@ from energylm.bundles.known_models import locate, model_of_run
 from energylm.bundles.model_folder import MANIFEST, open_folder, read_manifest, weights_sha256
 from energylm.bundles.text_codec import text_list
 from energylm.config.environment import is_hub_name
-from energylm.config.models import TEXT, Reads
+from energylm.config.models import DEFAULT_DETECTOR, TEXT, Reads
 from energylm.config.texts import BlockConfig
 from energylm.data.overlap import SeenTexts
 from energylm.data.text_blocks import BlockReader, EncodedText, block_starts
@@ -115,7 +115,6 @@ def logistic(log_odds: float) -> float:
     return 1 / (1 + math.exp(-log_odds)) if log_odds >= 0 else math.exp(log_odds) / (1 + math.exp(log_odds))
 
 
-DEFAULT = "default"  # as a detector's name: the one that comes with the package
 DEFAULT_FOLDER = Path(__file__).with_name("default_detector")
 CALIBRATION_FILE, SEEN_FILE = "calibration.json", "training_texts.sketch"
 BLOCKS_AT_ONCE = 4096  # rows that lie in memory at a time, sorted by length among themselves
@@ -181,7 +180,7 @@ class Detector(OnHub):
         """The detector in `folder`, or a plain energy as one. `blocks` can only be given for the latter. Without
         `calibrated` its calibration is not read, since it is to be replaced. Folders of other kinds, and names, lead to
         the detectors that were registered for them (`registry.DETECTORS`); `default` is the package's own."""
-        if str(folder) == DEFAULT and not Path(folder).exists():
+        if str(folder) == DEFAULT_DETECTOR and not Path(folder).exists():
             return cls.default(device=device, dtype=dtype)  # type: ignore[return-value]
         if is_hub_name(str(folder)):
             folder = locate(folder, what="detector")

@@ -135,6 +135,7 @@ Objective = Annotated[str, Named(LOSSES)]
 NCE = "nce"
 RANKING = "ranking"
 
+DEFAULT_DETECTOR = "default"  # as a detector's name: the one that comes with the package
 ZeroShotScore = Literal["log-likelihood", "log-rank", "entropy", "lrr", "curvature", "binoculars"]
 Towards = Literal["real", "fake"]  # of an attack on an energy: which verdict it wants
 

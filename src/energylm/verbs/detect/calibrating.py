@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from energylm.bundles.detector import Detector
+from energylm.bundles.detector import DEFAULT_FOLDER, Detector
 from energylm.bundles.detector_calibration import (
     DetectorCalibration,
     Promise,
@@ -32,6 +32,7 @@ from energylm.bundles.detector_calibration import (
     span_lengths,
 )
 from energylm.bundles.known_models import model_of_run
+from energylm.config.models import DEFAULT_DETECTOR
 from energylm.data.detection import HUMAN, DetectionData, LabelledText, read_detection, read_unlabelled
 from energylm.data.text_blocks import EncodedText
 from energylm.errors import ConfigError, DataError
@@ -119,7 +120,7 @@ def calibration_table(calibration: DetectorCalibration) -> Table:
 def calibrate(verb: CalibrateDetector, *, output: Path | None = None) -> CalibrationResult:
     """Fit the calibration and put it into the detector's folder; with `output` into a copy's, and the detector stays as
     it is (in a recipe it is another step's product, known by a key that does not name this calibration)."""
-    detector, data, new = open_inputs(verb)
+    detector, data, new = open_inputs(verb, output=output)
     calibration = fit_detector(
         *(scored(detector, texts, max_tokens=verb.max_tokens) for texts in (data.human, data.machine)),
         new=scored(detector, new, max_tokens=verb.max_tokens) if new else None,
@@ -129,15 +130,17 @@ def calibrate(verb: CalibrateDetector, *, output: Path | None = None) -> Calibra
         max_tokens=verb.max_tokens,
         earlier=None if data.machine else detector.calibration,
     )
-    folder = Path(verb.detector)
+    folder = DEFAULT_FOLDER if verb.detector == DEFAULT_DETECTOR else Path(verb.detector)
     if output is not None:
         folder = shutil.copytree(model_of_run(folder), output / verb.product, dirs_exist_ok=True)
     saved = detector.save_calibration(folder, calibration)
     return CalibrationResult(folder, len(data.human), len(data.machine), saved)
 
 
-def open_inputs(verb: CalibrateDetector) -> tuple[Detector, DetectionData, list[LabelledText]]:
+def open_inputs(verb: CalibrateDetector, *, output: Path | None) -> tuple[Detector, DetectionData, list[LabelledText]]:
     """Check everything that can be checked without scoring a text: the detector, labelled texts, those without."""
+    if verb.detector == DEFAULT_DETECTOR and output is None:
+        raise ConfigError("the package's own detector stays as it is; give --output FOLDER for a copy of it")
     data = read_detection(verb.data)
     new = read_unlabelled(verb.like, form=verb.data.format, field=verb.data.field).texts
     if len(data.human) < texts_needed(verb.fpr):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from energylm.bundles.known_models import model_of_run
+from energylm.config.models import DEFAULT_DETECTOR
 from energylm.config.texts import BlockConfig, DetectionSources
 from energylm.data.detection import HUMAN, MACHINE, read_detection, read_unlabelled
 from energylm.files import read_json
@@ -26,7 +27,6 @@ from energylm.jobs.costs import (
 )
 from energylm.models.compute import Network, reading, resident_bytes
 from energylm.registry import DETECTORS
-from energylm.verbs.detect.detect import DEFAULT
 
 if TYPE_CHECKING:
     from energylm.verbs.detect.detect import (
@@ -111,7 +111,7 @@ def count_evaluation(verb: "EvaluateDetector", around: Surroundings) -> Counted 
 
 def count_detections(verb: "RunDetector", around: Surroundings) -> Counted | None:
     files = [Path(path).expanduser() for path in verb.files]
-    if verb.detector == DEFAULT or DETECTORS.named(verb.detector) or not all(path.exists() for path in files):
+    if verb.detector == DEFAULT_DETECTOR or DETECTORS.named(verb.detector) or not all(path.exists() for path in files):
         return None
     network, blocks = _detector(verb.detector, around)
     read = read_unlabelled(files, form=verb.text_format, field=verb.field).texts if files else []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from energylm.config.base import Strings, listed
-from energylm.config.models import MEAN, Pooling
+from energylm.config.models import DEFAULT_DETECTOR, MEAN, Pooling
 from energylm.config.texts import BlockConfig, DetectionSources, TextFormat
 from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
 from energylm.config.vocabulary import ENCODER, LANGUAGE_MODEL
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from energylm.verbs.detect.training import DetectorRun
 
 STDIN = "-"
-DEFAULT = "default"  # as a detector's name: the one that comes with the package
 SOURCES = {name: f"data.{name}" for name in ("human", "machine", "pairs", "format", "field", "group", "part")}
 DetectorFolder = Annotated[
     str,
@@ -194,7 +193,8 @@ class CalibrateDetector(Verb):
     product = "model"
 
     detector: Annotated[str, Positional("DETECTOR")] = Field(
-        description="A detector's folder (OUTPUT/model of `energylm detect train`), or an energy's that reads text."
+        description="A detector's folder (OUTPUT/model of `energylm detect train`), an energy's that reads text, or "
+        "`default`, of which --output gets a copy."
     )
     data: DetectionSources = Field(DetectionSources(), description="Human text, and machine text if there is any.")
     like: Strings = Field(
@@ -211,7 +211,7 @@ class CalibrateDetector(Verb):
     def check(self, job: Job = DEFAULT_JOB) -> str:
         from energylm.verbs.detect.calibrating import open_inputs
 
-        _, data, new = open_inputs(self)
+        _, data, new = open_inputs(self, output=job.output)
         elsewhere = f", for texts like {len(new):,} unlabelled ones" if new else ""
         return f"would calibrate {self.detector} for {self.fpr:.3g} on {data.describe()}{elsewhere}"
 
@@ -316,7 +316,7 @@ class RunDetector(Verb):
     blocks = True
     apart_from: ClassVar[frozenset[str]] = frozenset({"table", "html"})
 
-    detector: DetectorFolder = DEFAULT
+    detector: DetectorFolder = DEFAULT_DETECTOR
     files: Annotated[Strings, Positional("FILE|FOLDER|-")] = Field(
         (), description="Texts: .txt, .jsonl, .json, folders; - is standard input."
     )
@@ -340,9 +340,9 @@ class RunDetector(Verb):
         from energylm.bundles.known_models import is_model
 
         files = listed(values.get("files") or ())
-        is_alone = not files and not values.get("text") and DETECTORS.named(first) is None and first != DEFAULT
+        is_alone = not files and not values.get("text") and DETECTORS.named(first) is None and first != DEFAULT_DETECTOR
         is_text = first == STDIN or ((is_alone or Path(first).expanduser().exists()) and not is_model(first))
-        return {**values, "detector": DEFAULT, "files": (first, *files)} if is_text else values
+        return {**values, "detector": DEFAULT_DETECTOR, "files": (first, *files)} if is_text else values
 
     @model_validator(mode="after")
     def _has_texts(self) -> Self:
@@ -366,7 +366,7 @@ class RunDetector(Verb):
         missing = next((path for path in self.paths if not Path(path).expanduser().exists()), None)
         if missing is not None:
             raise ConfigError(f"{missing} does not exist; give a file or a folder")
-        is_named = self.detector == DEFAULT or DETECTORS.named(self.detector)
+        is_named = self.detector == DEFAULT_DETECTOR or DETECTORS.named(self.detector)
         detector = self.detector if is_named else locate(self.detector)
         return f"would judge {len(self.text)} texts and {len(self.files)} files or folders with {detector}"
 

@@ -29,6 +29,7 @@ from energylm.bundles.detector import (
 )
 from energylm.bundles.known_models import absolute_place
 from energylm.bundles.model_folder import model_identity
+from energylm.config.models import DEFAULT_DETECTOR
 from energylm.data.detection import read_unlabelled
 from energylm.errors import DataError
 from energylm.files import folder_lock, write_text
@@ -41,7 +42,7 @@ from energylm.registry import DETECTORS
 from energylm.report import html_page
 from energylm.report.report import slug
 from energylm.tables import Cell, Table, to_rich
-from energylm.verbs.detect.detect import DEFAULT, RunDetector
+from energylm.verbs.detect.detect import RunDetector
 
 PORTION_TEXTS = 512
 SHOWN_CHARACTERS = 30  # of a name, in a table that fits into 80 columns
@@ -117,7 +118,7 @@ def judge(verb: RunDetector, job: Job) -> Detections:
 
 def _folder(detector: str) -> str | Path:
     """Where a detector lies; the package's own says what it promises, and to whom."""
-    if detector != DEFAULT:
+    if detector != DEFAULT_DETECTOR:
         return detector
     say(provenance_note(DEFAULT_FOLDER))
     return DEFAULT_FOLDER

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from energylm.config.models import DEFAULT_DETECTOR
 from energylm.errors import DataError
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.progress import Progress, progress, say
 from energylm.records import LOCAL, Record
 from energylm.tables import Cell, Table
-from energylm.verbs.detect.detect import DEFAULT, DetectorFolder
+from energylm.verbs.detect.detect import DetectorFolder
 from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def judge_raid(verb: JudgeRaid, job: Job) -> RaidResult:
 
     rows = chosen_rows(verb.file, limit=verb.limit)
     is_named = DETECTORS.named(verb.detector) is not None
-    place = DEFAULT_FOLDER if verb.detector == DEFAULT else verb.detector
+    place = DEFAULT_FOLDER if verb.detector == DEFAULT_DETECTOR else verb.detector
     path = verb.detector if is_named else absolute_place(place)
     identity = {"task": "raid", "model": path if is_named else model_identity(path)}
     form = BlockForm(block=lambda texts: texts, to_json=list, from_json=list, size=len)
