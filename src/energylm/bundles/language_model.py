@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from energylm.bundles.causal_networks import as_causal, boundary_tokens, load_causal, load_gguf, refuse_adapters
 from energylm.bundles.chat import Message, chat_ids, end_of_turn_id
 from energylm.bundles.devices import Device, DType, move, usable_device
+from energylm.bundles.hub import OnHub
 from energylm.bundles.known_models import locate, models_folder
 from energylm.bundles.model_folder import check_vocabularies, read_manifest, save_model, weights_hashes
 from energylm.bundles.text_codec import TextCodec, Texts, as_list
@@ -37,6 +38,7 @@ from energylm.progress import Progress, say
 from energylm.records import Record
 from energylm.registry import FITS
 from energylm.samplers.continuations import Continuations, sample_continuations
+from energylm.tables import Table
 
 KIND = "language-model"
 
@@ -69,6 +71,13 @@ class SampledTexts(Record):
     texts: list[list[str]]  # what was added, without the context and without special tokens
     continuations: Continuations
 
+    @property
+    def table(self) -> Table:
+        """A row a continuation."""
+        names = ("context", "text", "log_prob", "proposal_log_prob")
+        rows = [[row[name] for name in names] for row in self.rows()]
+        return Table(["context", "text", "log-probability", "under the proposal"], rows)
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """One JSON-able object a continuation."""
         drawn = self.continuations
@@ -84,7 +93,7 @@ class SampledTexts(Record):
                 }
 
 
-class LanguageModel:
+class LanguageModel(OnHub):
     """`contracts.CausalModel` that also reads and writes text and folders: `LanguageModel(model, tokenizer)` around a
     network of transformers (or a PEFT model) in memory, or `from_pretrained`."""
 
