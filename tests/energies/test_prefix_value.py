@@ -17,7 +17,7 @@ NEW, CUTS = 8, torch.arange(1, 8) / 8
 SCORES = torch.tensor([-1.0, 1.0])
 
 
-def draws(*, contexts=60, k=16, seed=0):
+def draws(*, contexts=400, k=16, seed=0):
     return torch.randint(2, (contexts, k, NEW), generator=torch.Generator().manual_seed(seed))
 
 
