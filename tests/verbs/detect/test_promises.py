@@ -90,6 +90,10 @@ def test_unlabelled_texts_of_another_place_move_the_promise_there(ruled, ruled_t
     assert moved.shift.new_texts == 250 and 40 < moved.shift.effective_texts < 450
     assert {span.promise for span in moved.spans} == {"shift"} and plain.shift is None
     assert flagged(moved) < 0.05 + 3 * 0.016 < 0.15 < np.mean(scores > np.quantile(here_scores, 0.95))
+    groups = ["low"] * 400 + ["high"] * 100
+    lifted = np.where(np.arange(500) < 400, here_scores, here_scores + 9)
+    both = ruled.calibrated(scored(ruled, texts(here), lifted, groups), **options, new=new)
+    assert both.spans[0].threshold >= np.quantile(lifted[400:], 0.95)  # the group's own, if that is the higher
     assert "of human texts like 250 unlabelled ones" in moved.promised(moved.spans[2])
     assert "weighted by 250 unlabelled texts" in CalibrationResult(None, 500, 300, moved).summary()
 

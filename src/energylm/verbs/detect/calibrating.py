@@ -8,7 +8,8 @@ Human text alone moves the thresholds of a detector that has been calibrated bef
 Where texts are grouped (`--group`), a span's threshold is raised until each group with enough texts in it keeps the
 rate. Where unlabelled texts of another place are given (`--like`), the human texts are weighted by how much likelier
 they are there than here, judged by score, length and the cheap features of `TextRange`; both classes say what is likely
-here, so machine texts among the unlabelled ones do not pass for a shift.
+here, so machine texts among the unlabelled ones do not pass for a shift. With both options the higher threshold holds:
+what is not among the features is likelier to lie within the spread of many groups.
 """
 
 import shutil
@@ -317,6 +318,10 @@ def _shifted(
             f"{len(human.texts):,} human texts count as {shifted.effective_texts:,.0f}, too few for a false-positive "
             f"rate of {rate:.3g}; add human texts like the new ones to --human, or ask for a higher rate"
         )
+    if any(human.groups):
+        of_groups = thresholds_by_group(human.scores, human.groups, rate).own.values()
+        highest = max([shifted.threshold, *(group.threshold for group in of_groups)])
+        shifted = replace(shifted, threshold=highest)
     return shifted
 
 

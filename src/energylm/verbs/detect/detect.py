@@ -303,7 +303,7 @@ class RunDetector(Verb):
 
     Without a detector the package's own judges, by the surprise of SmolLM2 (fetched on first use); it says which texts
     it was calibrated on. Standard input is one text, unless --format says lines or jsonl. With --output finished
-    portions of 512 texts are kept, and a killed run goes on when run again.
+    portions of 64 texts are kept, and a killed run goes on when run again.
     """
 
     examples = (

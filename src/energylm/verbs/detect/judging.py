@@ -44,7 +44,7 @@ from energylm.report.report import slug
 from energylm.tables import Cell, Table, to_rich
 from energylm.verbs.detect.detect import RunDetector
 
-PORTION_TEXTS = 512
+PORTION_TEXTS = 64  # a minute or so of a language model on a CPU: what a killed run does again at most
 SHOWN_CHARACTERS = 30  # of a name, in a table that fits into 80 columns
 _HUMAN, _MACHINE = "0, 114, 178", "213, 94, 0"  # Okabe & Ito's blue and vermilion
 _STRONGEST = 0.45  # opacity, so that text stays readable on light and dark ground
