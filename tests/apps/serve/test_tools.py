@@ -1,5 +1,9 @@
 """`/v1/score`, `/v1/rerank`, `/v1/detect`, `/v1/models`, `/metrics`, keys, hosts and the page."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 pytest.importorskip("fastapi", reason="the web parts need the extra energylm[web]")
@@ -89,6 +93,43 @@ def test_requests_travel_together_and_come_back_apart(services):
         assert [result.total for result in ranked.results] == pytest.approx(list(alone.totals), abs=1e-3)
     first, second = detect_texts(services, [DetectRequest(texts=TEXTS[:1]), DetectRequest(texts=TEXTS[1:])])
     assert (len(first.results), len(second.results)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("score", {"texts": TEXTS[:1]}, "token_scores"),
+        ("rerank", {"hypotheses": [{"text": text} for text in TEXTS]}, "list_scores"),
+    ],
+)
+def test_requests_that_wait_are_read_in_one_call(services, monkeypatch, path, body, name):
+    """The first is held until three more wait; then these share one call of the scorer. Teeth: a queue that takes them
+    one by one calls it four times."""
+
+    def calls(**limits):
+        sizes, go = [], threading.Event()
+        real = getattr(type(services.scorer), name)
+
+        def counted(scorer, texts, **options):
+            sizes.append(len(texts))
+            go.wait(20)
+            return real(scorer, texts, **options)
+
+        monkeypatch.setattr(type(services.scorer), name, counted)
+        with TestClient(create_app(services, ServeLimits(**limits))) as client, ThreadPoolExecutor(4) as people:
+            asked = [people.submit(client.post, f"/v1/{path}", json=body) for _ in range(4)]
+            while client.get("/healthz").json()["waiting"] < 3:
+                time.sleep(0.01)
+            go.set()
+            answers = [each.result() for each in asked]
+        monkeypatch.undo()
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert all(answer.json() == answers[0].json() for answer in answers)
+        return sizes
+
+    one = len(body.get("texts", [0]))
+    assert calls() == [one, 3 * one]
+    assert calls(max_batch_rows=1) == [one] * 4
 
 
 @pytest.mark.parametrize(
