@@ -326,35 +326,43 @@ def _recog_folders(folder: Path) -> dict[int, Path]:
 
 
 def _read_folder(folder: Path, form: NBestFormat) -> list[NBest]:
-    members: dict[str, dict[int, Hypothesis]] = {}
-    if form == "espnet-folder":
-        for rank, path in _recog_folders(folder).items():
-            texts, scores = _keyed(path / "text"), _keyed(path / "score")
-            for utterance, text in texts.items():
-                score = scores.get(utterance, "")
-                plain = match[1] if (match := _TENSOR.match(score)) else score
-                location = f"{path}, utterance {utterance!r}"
-                members.setdefault(utterance, {})[rank] = hypothesis(text, plain, location=location)
-    elif form == "kaldi-folder":
-        costs = [_keyed(folder / name) for name in KALDI_COSTS if (folder / name).is_file()]
-        for key, text in _keyed(folder / "text").items():
-            utterance, _, rank = key.rpartition("-")
-            if not utterance or not rank.isdecimal():
-                raise DataError(
-                    f"{folder / 'text'}: key {key!r} is no hypothesis; expected utterance-1, utterance-2, …"
-                )
-            try:
-                score: float | None = -sum(float(of_file[key]) for of_file in costs) if costs else None
-            except (KeyError, ValueError):
-                score = None
-            location = f"{folder}, hypothesis {key!r}"
-            members.setdefault(utterance, {})[int(rank)] = hypothesis(text, score, location=location)
-    else:
+    if form not in FOLDER_READERS:
         raise DataError(f"{folder} is a folder, but the format {form!r} is that of a file; name another format")
+    members: dict[str, dict[int, Hypothesis]] = {}
+    for utterance, rank, scored in FOLDER_READERS[form](folder):
+        members.setdefault(utterance, {})[rank] = scored
     return [
         nbest(utterance, None, (ranked[rank] for rank in sorted(ranked)), location=f"{folder}, utterance {utterance!r}")
         for utterance, ranked in members.items()
     ]
+
+
+def _espnet_rows(folder: Path) -> Iterator[tuple[str, int, Hypothesis]]:
+    for rank, path in _recog_folders(folder).items():
+        scores = _keyed(path / "score")
+        for utterance, text in _keyed(path / "text").items():
+            score = scores.get(utterance, "")
+            plain = match[1] if (match := _TENSOR.match(score)) else score
+            yield utterance, rank, hypothesis(text, plain, location=f"{path}, utterance {utterance!r}")
+
+
+def _kaldi_rows(folder: Path) -> Iterator[tuple[str, int, Hypothesis]]:
+    costs = [_keyed(folder / name) for name in KALDI_COSTS if (folder / name).is_file()]
+    for key, text in _keyed(folder / "text").items():
+        utterance, _, rank = key.rpartition("-")
+        if not utterance or not rank.isdecimal():
+            raise DataError(f"{folder / 'text'}: key {key!r} is no hypothesis; expected utterance-1, utterance-2, …")
+        try:
+            score = -sum(float(of_file[key]) for of_file in costs) if costs else None
+        except (KeyError, ValueError):
+            score = None
+        yield utterance, int(rank), hypothesis(text, score, location=f"{folder}, hypothesis {key!r}")
+
+
+FOLDER_READERS: dict[NBestFormat, Callable[[Path], Iterator[tuple[str, int, Hypothesis]]]] = {
+    "espnet-folder": _espnet_rows,
+    "kaldi-folder": _kaldi_rows,
+}
 
 
 def _keyed(path: Path) -> dict[str, str]:
