@@ -13,6 +13,8 @@ from energylm.cli.main import main, program
 from energylm.config.texts import DetectionSources
 from energylm.data.detection import read_detection
 from energylm.errors import DataError
+from energylm.jobs.job import Job
+from energylm.verbs import EvaluateDetector
 from energylm.verbs.detect.calibrating import CalibrationResult, ScoredTexts, calibration_table
 
 
@@ -175,3 +177,20 @@ def test_odd_texts_get_a_sensible_verdict(ruled, ruled_texts, tmp_path):
     assert "fewer than the 8" in verdicts["token"]["reason"] and "it is short" in verdicts["token"]["reason"]
     assert "not in Latin letters" in verdicts["mixed"]["reason"] and "markup" in verdicts["html"]["reason"]
     assert all(verdicts[name]["probability"] is None for name in texts)
+
+
+def test_an_evaluation_tells_false_positives_of_each_group(ruled, ruled_texts, tmp_path):
+    """Texts of group b are written as the machine writes: all of the false positives are there."""
+    for name, kinds in (("human", ("human", "machine")), ("machine", ("machine", "machine"))):
+        lines = [
+            json.dumps({"text": text, "school": group})
+            for kind, group in zip(kinds, "ab", strict=True)
+            for text in ruled_texts(kind, 12, seed=f"{name} {group}")
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    data = {"human": [str(tmp_path / "human.jsonl")], "machine": [str(tmp_path / "machine.jsonl")], "group": "school"}
+    verb = EvaluateDetector(detector="ruled", data=data, resamples=10, lengths=())
+    worst, best = verb.run(Job(tmp_path / "out")).groups
+    assert (worst.group, best.group, worst.texts) == ("b", "a", 12) and worst.share > 0.5 > best.share
+    assert "False positives by group" in (tmp_path / "out" / "results.md").read_text()
+    assert EvaluateDetector(detector="ruled", data=data | {"group": None}, resamples=10, lengths=()).run().groups == ()

@@ -23,7 +23,7 @@ from energylm.data.overlap import SeenTexts
 from energylm.data.text_blocks import EncodedText
 from energylm.errors import ConfigError, extra
 from energylm.estimators.discrimination import FALSE_POSITIVE_RATES, Discrimination, discrimination
-from energylm.estimators.false_positive_threshold import texts_needed
+from energylm.estimators.false_positive_threshold import GroupRate, rates_by_group, texts_needed
 from energylm.progress import say
 from energylm.randomness import derive_seed
 from energylm.records import LOCAL, Record
@@ -75,6 +75,7 @@ class DetectorEvaluation(Record):
     overlap: int  # texts that the detector was trained on
     left_out: int  # of those, without whom the numbers are
     false_positive_rate: float | None  # that the detector was calibrated for
+    groups: tuple[GroupRate, ...] = ()  # human texts called machine, by what the user groups them by; the worst first
     report: Path | None = field(default=None, metadata=LOCAL)
 
     computed = ("verdict_percent",)
@@ -149,6 +150,7 @@ def evaluate(verb: EvaluateDetector, *, output: Path | None = None) -> DetectorE
         overlap=overlap,
         left_out=left_out,
         false_positive_rate=None if calibration is None else calibration.asked_rate,
+        groups=_by_group([(text, detection) for text, detection in judged if text.label == HUMAN]),
     )
     if output is None:
         return result
@@ -245,6 +247,12 @@ def _shares(verdicts: Iterable[tuple[Any, Detection]]) -> dict[Any, VerdictShare
     for group, detection in verdicts:
         groups.setdefault(group, []).append(detection)
     return {group: VerdictShares.of(groups[group]) for group in sorted(groups)}
+
+
+def _by_group(human: Sequence[tuple[LabelledText, Detection]]) -> tuple[GroupRate, ...]:
+    if not any(text.subgroup for text, _ in human):
+        return ()
+    return rates_by_group([text.subgroup for text, _ in human], [d.verdict == "machine" for _, d in human])
 
 
 def _about(detector: Detector, data: DetectionData, overlap: int, left_out: int) -> str:
@@ -362,6 +370,13 @@ def _sections(result: DetectorEvaluation, calibration: DetectorCalibration | Non
     ]
     if calibration is not None:
         sections.append(Numbers("False positives by length", _coverage_table(calibration, result.coverage)))
+    if result.groups:
+        by_group = Table(
+            ["group", "human texts", "called machine", "share", "from", "to"],
+            [[rate.group, rate.texts, rate.flagged, rate.share, rate.lower, rate.upper] for rate in result.groups],
+            convention=f"the worst first; exact 95 % intervals of the shares; {promised}",
+        )
+        sections.append(Numbers("False positives by group", by_group))
     if curve := result.lengths:
         table = measures_table(
             {f"{length} tokens": measured for length, measured in curve.items()},
