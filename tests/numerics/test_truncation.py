@@ -1,4 +1,4 @@
-"""Candidates of truncated proposals against plain brute force (`testing.proposals` shares no code with them)."""
+"""Candidates of truncated proposals against plain brute force (`testing.exact` shares no code with them)."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from energylm.config.sampling import Truncation
 from energylm.numerics import truncation
 from energylm.numerics.truncation import candidates, top_k
-from energylm.testing.proposals import truncated_probabilities
+from energylm.testing.exact import truncated_probabilities
 
 
 def proposal(logits_RV, truncation):

@@ -9,7 +9,7 @@ The k likeliest tokens lie in the k blocks with the largest maxima, so `top_k` l
 k·64 logits inside them, which `torch.topk` does at a fraction of the cost of a whole row. That leaves open which of
 equals come first; one more logit shows whether there are any, and only rows that have some are put in order by id.
 
-Relations  `testing.proposals` states the same rule in plain Python; the two share no code, so each checks the other.
+Relations  `testing.exact` states the same rule in plain Python; the two share no code, so each checks the other.
 """
 
 import torch

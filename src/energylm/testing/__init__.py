@@ -2,9 +2,8 @@
 
 `enumeration`             every sequence over a tiny vocabulary
 `tabular_language_model`  P(x_t | x_<t) from a table, behind `contracts.CausalModel`
-`tabular_masked_model`    logits of hidden tokens from a table, behind `contracts.MaskedModel`
-`tabular_energy`          E(x) from a table, behind `contracts.SequenceEnergy`
-`exact`, `proposals`      exact distributions, partition functions, next-token conditionals, truncated proposals
+`tabular_scores`          E(x) and logits of hidden tokens from tables: `contracts.SequenceEnergy` and `MaskedModel`
+`exact`                   exact distributions, partition functions, next-token conditionals, truncated proposals
 `choices`, `transitions`  every random path of a sampler's own code; exact transition matrices; stationarity
 `expectations`            exact expectations of estimators over all sets of n draws
 `statistics`              chi-square and t checks with a declared false-alarm rate
@@ -12,13 +11,17 @@
 
 from energylm.testing.choices import enumerate_paths, enumerate_rows
 from energylm.testing.enumeration import enumerate_sequences, index_of, sequence_lengths
-from energylm.testing.exact import ExactDistribution, exact_joint, exact_language_model
+from energylm.testing.exact import (
+    ExactDistribution,
+    exact_joint,
+    exact_language_model,
+    exact_proposal,
+    truncated_probabilities,
+)
 from energylm.testing.expectations import enumerate_expectation
-from energylm.testing.proposals import exact_proposal, truncated_probabilities
 from energylm.testing.statistics import assert_mean, assert_same_counts, assert_same_distribution, assert_same_mean
-from energylm.testing.tabular_energy import TabularEnergy
 from energylm.testing.tabular_language_model import TabularLanguageModel
-from energylm.testing.tabular_masked_model import TabularMaskedModel
+from energylm.testing.tabular_scores import TabularEnergy, TabularMaskedModel
 from energylm.testing.transitions import (
     assert_stationary,
     exact_transition_matrix,

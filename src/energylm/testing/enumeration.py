@@ -4,7 +4,7 @@
     ended by EOS        all sequences that end with their first EOS, or are cut at T tokens; the rest is filled with EOS
 
 Use it     to turn an expectation over sequences into a sum.
-Relations  `exact` attaches probabilities to the rows; `tabular_language_model` and `tabular_energy` are indexed so.
+Relations  `exact` attaches probabilities to the rows; `tabular_language_model` and `tabular_scores` are indexed so.
 """
 
 import torch

@@ -1,21 +1,30 @@
-"""Exact distributions by enumeration: a language model's, and its joint with an energy.
+"""Exact distributions by enumeration: a language model's, its joint with an energy, and truncated proposals.
 
     P(x | c) = Π_t P_LM(x_t | c, x_<t)
     Z(c)     = Σ_x P_LM(x | c) exp(−E(c, x))                     P_joint(x | c) = P_LM(x | c) exp(−E(c, x)) / Z(c)
     P(x_t = v | x_<t) = Σ_{x continues x_<t v} P(x) / Σ_{x continues x_<t} P(x)         Deng et al. 2020, eq. 1, 2, 5
 
+    q(v | h) ∝ P(v | h)^{1/τ} · 1[v among the k likeliest] · 1[v in the smallest set of likeliest with mass ≥ p]
+
+Of a proposal temperature comes first, then top-k, then top-p of what is left, renormalised; among equals the smaller id
+is the likelier. A mass within one millionth of p has reached it, so that 8 of 20 equal tokens hold 0.4 as on paper.
+
 Works on anything that satisfies `contracts.CausalModel` and `contracts.SequenceEnergy` with a vocabulary small enough
 to enumerate: tables, and tiny networks of your own.
 
-Relations  `proposals` truncates these; `statistics` compares samples with them.
+Relations  `statistics` compares samples with these; `numerics.truncation` makes the same proposals for large
+           vocabularies: the two share no code, so each checks the other.
 """
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from energylm.config.sampling import Truncation
 from energylm.contracts import CausalModel, SequenceEnergy
 from energylm.testing.enumeration import enumerate_sequences, index_of, sequence_lengths
 
@@ -100,3 +109,38 @@ def exact_joint(
 def _after_context(context: Sequence[int], tokens_NT: Tensor) -> Tensor:
     context_NC = torch.tensor(list(context), dtype=torch.int64).expand(len(tokens_NT), -1)
     return torch.cat([context_NC, tokens_NT], dim=1)
+
+
+def truncated_probabilities(probabilities: Sequence[float], truncation: Truncation) -> list[float]:
+    """The proposal q(· | h) made from P(· | h)."""
+    largest = max(probabilities)
+    weights = [(p / largest) ** (1 / truncation.temperature) for p in probabilities]
+    likeliest_first = sorted(range(len(weights)), key=lambda token: (-weights[token], token))
+    kept = likeliest_first[: truncation.top_k]
+    if truncation.top_p is not None:
+        total = math.fsum(weights[token] for token in kept)
+        masses = itertools.accumulate(weights[token] / total for token in kept)
+        count = next((n for n, mass in enumerate(masses, 1) if mass >= truncation.top_p * (1 - 1e-6)), len(kept))
+        kept = kept[:count]
+    total = math.fsum(weights[token] for token in kept)
+    return [weights[token] / total if token in kept else 0.0 for token in range(len(weights))]
+
+
+def exact_proposal(model: ExactDistribution, truncation: Truncation) -> ExactDistribution:
+    """The distribution of sequences drawn token by token from `model`'s truncated conditionals."""
+    length = model.tokens.shape[1]
+    log_prob_N = torch.full_like(model.log_prob, float("-inf"))
+
+    def visit(prefix: list[int], log_prob: float) -> None:
+        ended = model.eos_token_id is not None and model.eos_token_id in prefix
+        if ended or len(prefix) == length:
+            fill = [model.eos_token_id or 0] * (length - len(prefix))
+            log_prob_N[index_of(torch.tensor([prefix + fill]), model.tokens)] = log_prob
+            return
+        conditional = truncated_probabilities(model.next_token_log_probs(prefix).exp().tolist(), truncation)
+        for token, probability in enumerate(conditional):
+            if probability > 0:
+                visit([*prefix, token], log_prob + math.log(probability))
+
+    visit([], 0.0)
+    return ExactDistribution(model.tokens, model.lengths, log_prob_N, 0.0, model.vocabulary_size, model.eos_token_id)
