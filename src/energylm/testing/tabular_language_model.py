@@ -3,7 +3,7 @@
     P(x) = Π_t P(x_t | x_<t)            row history_index(x_<t) of the table holds log P(· | x_<t)
 
 Use it     in place of a network wherever `contracts.CausalModel` is asked for, to compare with exact sums.
-Relations  a context is a history, so it may be empty; `tabular_scores` has the unnormalised siblings; `exact` sums both.
+Relations  a context is a history, so it may be empty; `tabular_scores` has the unnormalised siblings; `exact` sums all.
 """
 
 from collections.abc import Callable, Sequence
