@@ -190,7 +190,9 @@ def why_not_plain(decoder: Decoder, network: PreTrainedModel) -> str | None:
         return f"the decoder failed on it ({type(error).__name__})"
     for row, context in enumerate(contexts):
         sequence = torch.cat([torch.tensor(context, device=ids.device), continuation])
-        expected_TV: Tensor = network(input_ids=sequence[None]).logits[0, len(context) - 1 :]
+        ids_1T = sequence[None]
+        output = network(input_ids=ids_1T, attention_mask=torch.ones_like(ids_1T))  # without one transformers warns
+        expected_TV: Tensor = output.logits[0, len(context) - 1 :]
         got_TV = torch.stack([logits[2 * row + 1] for logits in steps])
         if not torch.allclose(got_TV, expected_TV, rtol=0, atol=_CHECK_TOLERANCE * float(expected_TV.abs().max())):
             return "its logits differ from those of a plain forward pass"
