@@ -142,8 +142,5 @@ def test_a_tutorial_runs(path, tmp_path, monkeypatch, model_folder):
     assert [cell for cell, _ in run.run_cells(notebook)] == run.code_cells(notebook)
 
 
-def test_there_are_five_tutorials_that_show_what_they_print():
-    run = script(DOCS / "tutorials" / "run.py")
+def test_there_are_five_tutorials():
     assert len(NOTEBOOKS) == 5
-    silent = [path.name for path in NOTEBOOKS if not any(cell["outputs"] for cell in run.code_cells(run.read(path)))]
-    assert silent == []
