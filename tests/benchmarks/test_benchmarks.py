@@ -9,6 +9,7 @@ import pytest
 from energylm.benchmarks import BENCHMARKS, harness
 from energylm.benchmarks.bench import Bench
 from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, Rounds, interleaved, interleaved_seconds
+from energylm.benchmarks.pll import operations_saved
 from energylm.cli.main import main
 from energylm.errors import ConfigError
 
@@ -93,6 +94,12 @@ def test_rounds_end_when_time_is_up_but_never_before_the_third(options, rounds, 
 def test_seconds_are_those_of_the_call():
     run = interleaved_seconds({"sleep": lambda: time.sleep(0.02), "nothing": lambda: None}, Options(repeats=1))
     assert run["sleep"].median >= 0.02 > run["nothing"].median >= 0
+
+
+def test_operations_that_electric_saves_by_hand():
+    """One sentence of two tokens through one layer of width 1: a pass is 2 · (24 + 4 · 2) = 64; two passes with an
+    output layer of 2 · 1 · 16 each are 2 · (64 + 32)."""
+    assert operations_saved([2], layers=1, width=1, vocabulary_size=16) == 2 * (64 + 32) / 64
 
 
 def test_an_unknown_benchmark_names_the_known_ones():

@@ -169,7 +169,7 @@ def interleaved(
                 running.advance(note=name)
             spent, rounds = time.monotonic() - began, rounds + 1
             last = ", ".join(f"{name} {of_rounds[-1]:.4g}" for name, of_rounds in values.items())
-            left = format_seconds(min(allowed - spent, spent / rounds * (1 + options.repeats - rounds)))
+            left = format_seconds(max(0.0, min(allowed - spent, spent / rounds * (1 + options.repeats - rounds))))
             title = f"round {rounds - 1} of {options.repeats}" if rounds > 1 else "warm-up"
             say(f"{title}: {last} {unit}; {left} left")
             if LEAST_ROUNDS < rounds <= options.repeats and spent * (rounds + 1) / rounds > allowed:

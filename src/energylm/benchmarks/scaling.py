@@ -148,7 +148,9 @@ def result_of(
         slopes = Rounds(
             tuple(exponent(fitted, of_round) for of_round in zip(*(r.values for r in by_size), strict=True))
         )
-        bars.append(Bar.on(f"{name}: exponent of time (must: {must:.2f})", slopes, must + TOLERANCE, at_least=False))
+        bars.append(
+            Bar.on(f"{name}: exponent of time (must: {must:.2f})", slopes, round(must + TOLERANCE, 2), at_least=False)
+        )
         held = [max(megabytes[name][size], LEAST_MEGABYTES) for size in fitted]
         grown = exponent(fitted, held)
         bars.append(Bar(f"{name}: exponent of memory (must: 1)", grown, 1 + TOLERANCE, at_least=False))

@@ -56,6 +56,17 @@ def test_a_benchmark_and_a_report_by_hand(tmp_path):
     assert "| toy | 1 | 2 |" in made["results.md"]
 
 
+def test_a_benchmark_with_spreads_and_verdicts(tmp_path):
+    """A bar's spread stands beside its median; kept results from before there were spreads keep their yes and no."""
+    bar = {"what": "ratio", "measured": 6.5, "bar": 6, "low": 5.75, "high": 6.75, "holds": False}
+    details = {"rate": {"values": [1.0, 2.0, 4.0], "median": 2.0, "low": 1.5, "high": 3.0}}
+    bench = BENCH | {"bars": [bar | {"verdict": "too close to call"}, *BENCH["bars"]], "details": details}
+    (tmp_path / "bench-toy.json").write_text(json.dumps(bench))
+    page = pages(tmp_path)["results/benchmarks.md"]
+    assert "| ratio | 6.5 (5.75 to 6.75) | ≥ 6 | too close to call |" in page and "- rate: 2 (1.5 to 3)" in page
+    assert "| speed | 6.543 | ≥ 6 | yes |" in page
+
+
 @pytest.fixture
 def kept(tmp_path):
     """Two claims of one recipe judged by three runs, one of our own among them, and all its others not judged."""

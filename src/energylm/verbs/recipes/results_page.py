@@ -215,16 +215,28 @@ def _part(file: Path, kept: Any) -> tuple[str, str]:
 
 def _benchmark(file: Path, kept: Mapping[str, Any]) -> str:
     rows = [
-        [bar["what"], bar["measured"], f"{'≥' if bar.get('at_least', True) else '≤'} {bar['bar']:g}", bar["holds"]]
+        [
+            bar["what"],
+            bar["measured"] if bar.get("low") is None else _with_spread(bar["measured"], bar),
+            f"{'≥' if bar.get('at_least', True) else '≤'} {bar['bar']:g}",
+            bar.get("verdict", bar["holds"]),
+        ]
         for bar in kept["bars"]
     ]
     machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in kept["machine"].items())
     table = to_markdown(Table(["what", "measured", "bar", "holds"], rows, convention=f"Machine: {machine}."))
-    details = [
-        f"- {what}: {value:.4g}" if isinstance(value, float) else f"- {what}: {value}"
-        for what, value in kept.get("details", {}).items()
-    ]
+    details = [f"- {what}: {_detail(value)}" for what, value in kept.get("details", {}).items()]
     return "\n".join([f"## bench {kept['name']}", "", f"`{file.name}`", "", table, *details, ""])
+
+
+def _detail(value: Any) -> str:
+    if isinstance(value, Mapping):  # of several rounds
+        return _with_spread(value["median"], value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _with_spread(median: float, spread: Mapping[str, Any]) -> str:
+    return f"{median:.4g} ({spread['low']:.4g} to {spread['high']:.4g})"
 
 
 def _report(file: Path, kept: Mapping[str, Any]) -> str:
