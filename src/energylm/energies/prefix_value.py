@@ -10,8 +10,9 @@ training set of an energy (its negatives), cut at several τ. The loss is the cr
     L = −Σ_k p_k log s_k,   p = softmax of −E(c, x_k),   s = softmax of ψ(c, x_k,≤t)       for each context and cut
 
 whose minimum is where prefixes have the share that their completions have on average: contrastive learning of a twist,
-convex in a. What depends on context and cut alone cancels in L, as it does in resampling; b matters only beside texts
-that have ended, and is the mean of E(c, x) − a E(c, x_≤t). A ridge pulls a towards the least-squares slope of E(c, x)
+convex in a. With few draws of uneven weights shares are flatter than weights, and so is a. What depends on context and
+cut alone cancels in L, as it does in resampling; b matters only beside texts that have ended, and is the mean of
+E(c, x) − a E(c, x_≤t). A ridge pulls a towards the least-squares slope of E(c, x)
 on E(c, x_≤t), which is the answer where energies are normal, and which a few heavy weights do not move.
 
 Use it     as `lookahead` of the sampler smc; it needs no network of its own: one reading of the energy a block.
