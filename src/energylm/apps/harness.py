@@ -46,7 +46,7 @@ DEFAULT_LENGTH = 2048  # of a model that names no limit, as in the harness
 AT_ONCE = 256  # requests whose numbers wait in memory; the model cuts them into batches by itself
 
 
-class CausalHarness(TemplateLM):
+class CausalHarness(TemplateLM):  # type: ignore[misc]  # the harness has no types
     """A causal language model. `prefix_token_id` stands before texts without a context; the harness's own choice, the
     tokenizer's start token or else its end token, where none is given."""
 
@@ -192,7 +192,7 @@ class JointHarness(CausalHarness):
         return self._log_partitions[key]
 
 
-class ClozeHarness(LM):
+class ClozeHarness(LM):  # type: ignore[misc]
     """A model that reads both sides: masked, Electric, two-tower."""
 
     def __init__(self, scorer: Scorer) -> None:

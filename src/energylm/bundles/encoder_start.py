@@ -15,7 +15,7 @@ import shlex
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     AutoModelForMaskedLM,
     BertModel,
@@ -119,8 +119,8 @@ class EncoderStart:
             )
 
     def _with_dropout(self, network: PreTrainedModel) -> PreTrainedModel:
-        for module in network.modules() if self.dropout is not None else ():
-            if isinstance(module, nn.Dropout):
+        for module in network.modules():
+            if isinstance(module, nn.Dropout) and self.dropout is not None:
                 module.p = self.dropout
         return network
 
@@ -132,5 +132,6 @@ _OF_BERT = ("model_type", "architectures", "transformers_version", "_name_or_pat
 def copy_token_embeddings(source: PreTrainedModel, target: PreTrainedModel) -> None:
     """The values of one table of token embeddings into another of the same size; a narrower one stays as it is."""
     table, new = source.get_input_embeddings().weight, target.get_input_embeddings().weight
+    assert isinstance(table, Tensor) and isinstance(new, Tensor)
     if table.shape == new.shape:
         new.copy_(table)

@@ -128,8 +128,9 @@ def combine(verb: CombineFeatures, job: Job) -> CombinedRun:
     sets = _sets(verb, data.texts)
     with folder_lock(output):
         features_NJ = _features(verb, job, [text.text for text in data.texts])
-        if (unread := ~np.isfinite(features_NJ[:, columns]).all(1)).any():
-            say(f"{int(unread.sum()):,} texts have no token or features that are not finite; they are left out")
+        usable_N: Mask = np.asarray(np.isfinite(features_NJ[:, columns]).all(axis=1))
+        if unread := int((~usable_N).sum()):
+            say(f"{unread:,} texts have no token or features that are not finite; they are left out")
         table = FeatureTable(
             features_NJ,
             np.array([text.label == MACHINE for text in data.texts]),
@@ -137,7 +138,7 @@ def combine(verb: CombineFeatures, job: Job) -> CombinedRun:
             np.array([generator for _, generator in sets]),
             np.array([text.group for text in data.texts]),
         )
-        return _combined(verb, data, table, ~unread, output)
+        return _combined(verb, data, table, usable_N, output)
 
 
 def _combined(
@@ -272,7 +273,8 @@ def surprise_columns(language_model: str, texts: Sequence[str], names: Sequence[
     worker = FeatureWorker.loaded([absolute_place(language_model)], max_tokens=max_tokens)
     portions = [list(texts[start : start + PORTION_TEXTS]) for start in range(0, len(texts), PORTION_TEXTS)]
     with progress("reading", total=len(texts), unit="text") as bar:
-        return np.nan_to_num(np.concatenate([worker(portion, progress=bar)[:, columns] for portion in portions]))
+        features_NJ: Floats = np.concatenate([worker(portion, progress=bar)[:, columns] for portion in portions])
+    return np.nan_to_num(features_NJ)
 
 
 def feature_columns(names: Sequence[str]) -> list[int]:

@@ -152,9 +152,9 @@ def _adapted(network: PreTrainedModel, verb: TrainLM) -> PreTrainedModel:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise ConfigError("lora_rank needs the package peft; `pip install peft`, or train all weights") from None
-    config = LoraConfig(
-        r=verb.lora_rank, lora_alpha=2 * verb.lora_rank, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
+    rank = verb.lora_rank
+    assert rank is not None
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
     with seeded(verb.training.seed, "adapters"):
         adapted: PreTrainedModel = get_peft_model(network, config)
     return adapted
