@@ -14,7 +14,7 @@ from energylm.estimators.sampler_certificate import (
     quasi_rejection_bound,
     quasi_rejection_distance,
 )
-from energylm.samplers.pool_acceptance import (
+from energylm.samplers.resampling import (
     accept_draws,
     check_bound,
     first_accepted,

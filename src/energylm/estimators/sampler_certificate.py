@@ -30,7 +30,7 @@ Two samplers of a pool tell how far their law lies from the target in total vari
     quasi-rejection    TV(π, p_β) ≤ 1 − Z_β / Z,  Z_β = E[min(w, β)]: where β cuts nothing off, 0
     independence       TV(π, law after n draws) ≤ (1 − Z / max w)^(n − 1)                       Mengersen & Tweedie 1996
 
-Relations  `log_partition` brackets the joint model's log Z when n is large; `samplers.pool_acceptance` samples.
+Relations  `log_partition` brackets the joint model's log Z when n is large; `samplers.resampling` samples.
 """
 
 import math

@@ -13,7 +13,7 @@ Blocks     the published schedule for powers grows the text: `block_tokens` more
            start that is better than a fresh draw.
 
 Use it     for long texts where no draw of a pool has a weight worth keeping, and where better texts lie near good ones.
-Relations  `pool_acceptance.independence_chains` is the move that always cuts at 0; `metropolis_hastings` does the same
+Relations  `resampling.independence_chains` is the move that always cuts at 0; `metropolis_hastings` does the same
            with a masked model's proposals in the middle of a text; `estimators.mixing` judges the chains.
 """
 

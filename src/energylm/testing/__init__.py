@@ -1,16 +1,15 @@
 """A test kit for energies, estimators and samplers: tiny languages where every expectation is a sum.
 
-`enumeration`             every sequence over a tiny vocabulary
+`enumeration`             every sequence over a tiny vocabulary; expectations of estimators over all sets of n draws
 `tabular_language_model`  P(x_t | x_<t) from a table, behind `contracts.CausalModel`
 `tabular_scores`          E(x) and logits of hidden tokens from tables: `contracts.SequenceEnergy` and `MaskedModel`
 `exact`                   exact distributions, partition functions, next-token conditionals, truncated proposals
 `choices`, `transitions`  every random path of a sampler's own code; exact transition matrices; stationarity
-`expectations`            exact expectations of estimators over all sets of n draws
 `statistics`              chi-square and t checks with a declared false-alarm rate
 """
 
 from energylm.testing.choices import enumerate_paths, enumerate_rows
-from energylm.testing.enumeration import enumerate_sequences, index_of, sequence_lengths
+from energylm.testing.enumeration import enumerate_expectation, enumerate_sequences, index_of, sequence_lengths
 from energylm.testing.exact import (
     ExactDistribution,
     exact_joint,
@@ -18,7 +17,6 @@ from energylm.testing.exact import (
     exact_proposal,
     truncated_probabilities,
 )
-from energylm.testing.expectations import enumerate_expectation
 from energylm.testing.statistics import assert_mean, assert_same_counts, assert_same_distribution, assert_same_mean
 from energylm.testing.tabular_language_model import TabularLanguageModel
 from energylm.testing.tabular_scores import TabularEnergy, TabularMaskedModel
