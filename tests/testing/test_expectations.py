@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from energylm.testing import enumerate_expectation
-from energylm.testing import expectations as expectations_module
+from energylm.testing import enumeration as expectations_module
 
 P = torch.tensor([0.5, 0.2, 0.0, 0.3], dtype=torch.float64)
 LOG_WEIGHT = torch.tensor([0.0, 2.0, math.nan, -1.0], dtype=torch.float64)  # nothing reads the impossible outcome

@@ -38,8 +38,14 @@ from energylm.progress import Progress
 from energylm.randomness import derive_seed, row_keys, seed_tensor
 from energylm.registry import JOINT_SAMPLERS
 from energylm.samplers.choices import ChainChoices, RowChoices
-from energylm.samplers.resampling import accept_draws, check_bound, first_accepted, independence_chains
-from energylm.samplers.resampling import importance_log_weights, resample
+from energylm.samplers.resampling import (
+    accept_draws,
+    check_bound,
+    first_accepted,
+    importance_log_weights,
+    independence_chains,
+    resample,
+)
 from energylm.samplers.sequential_monte_carlo import (
     Particles,
     Retained,
