@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from energylm import EnergyModel, LanguageModel, ResidualModel
-from energylm.bundles.chat import end_of_turn_id, spoken_text
-from energylm.bundles.energy_binding import Passage, context_energies
+from energylm import LanguageModel, ResidualModel
+from energylm.bundles.chat import end_of_turn_id
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.config.sampling import JointSampling
 from energylm.data.tokenizer import train_tokenizer
@@ -64,8 +63,8 @@ def test_an_answer_ends_with_the_templates_token_and_else_with_eos(tokenizer):
 def test_a_context_keeps_the_messages_for_the_energy(lm):
     texts = JointTexts(lm)
     context = texts.chat(CHAT)
-    assert context.lm == lm.chat_ids(CHAT) and list(context.messages) == CHAT
-    assert texts.prompt_text(context) == lm.decode(context.energy) == "the clerk counts\nboats\n"
+    assert context.lm == context.energy == lm.chat_ids(CHAT) and list(context.messages) == CHAT
+    assert texts.prompt_text(context) == "the clerk counts\nboats\n"
     assert context.extended([5]).messages == context.messages == context.last(3).messages
     (plain,) = texts.contexts("the clerk")
     assert plain.messages == () and texts.prompt_text(plain) == "the clerk"
@@ -113,23 +112,6 @@ def test_the_energy_is_told_the_messages_and_what_was_answered_so_far(lm):
     first, second = energy.contexts
     assert list(first.messages) == list(second.messages) == CHAT and second.split()[0] == first
     assert isinstance(first, Context) and len(second.split()[1]) == 2
-
-
-@pytest.mark.parametrize("reads", ["text", "tokens"])
-def test_a_trained_energy_reads_a_chat_as_behind_an_upstream(lm, reads):
-    """What was said, and the answer: the numbers of a passage, which is all that an upstream's answer has. Teeth: the
-    template's own words would change them."""
-    energy = EnergyModel(make_lm(lm.tokenizer).model.network, lm.tokenizer, reads=reads, scale=50.0)
-    answers, said = [" boats.", "the clerk", " counts the boats"], spoken_text(CHAT)
-    rows = [torch.tensor(lm.encode(answer)) for answer in answers]
-    tokens_1NT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)[None]
-    lengths_1N = torch.tensor([[len(row) for row in rows]])
-    here = context_energies(energy.bind(lm), [JointTexts(lm).chat(CHAT)], tokens_1NT, lengths_1N)[0]
-    there = energy.passage_energies([Passage(answer, prompt=said, messages=tuple(CHAT)) for answer in answers])
-    torch.testing.assert_close(here, there, atol=1e-4, rtol=1e-4)
-    rendered = lm.tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
-    framed = energy.passage_energies([Passage(answer, prompt=rendered) for answer in answers])
-    assert (framed - here).abs().max() > 0.01
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Texts as a joint model takes them: strings or ids, cut into what is given and what follows.
 
 A language model with a tokenizer (`bundles.language_model`) takes both; any other `contracts.CausalModel` takes ids
-only. The start token that stands before a string, and the template of a chat, are read by the language model alone: an
-energy judges the text, and what was said. Chats keep their messages, for energies that judge an answer to them.
+only. The start token that stands before a string is read by the language model alone: an energy judges the text. Chats
+keep their messages, for energies that judge an answer to them.
 """
 
 from collections.abc import Sequence
@@ -75,12 +75,11 @@ class JointTexts:
         ]
 
     def chat(self, messages: Sequence[Message]) -> Context:
-        """What stands before the answer to a chat: the ids of the model's template, the messages themselves, and for
-        the energy what was said: so it reads the same under any model's template, and behind an upstream."""
+        """What stands before the answer to a chat: the ids of the model's template, and the messages themselves."""
         if not isinstance(self._lm, LanguageModel):
             raise ModelError("this language model has no tokenizer, so it reads no messages; pass token ids instead")
-        checked = checked_messages(messages)
-        return Context(self._lm.chat_ids(messages), self._lm.encode(spoken_text(checked)), checked)
+        ids = self._lm.chat_ids(messages)
+        return Context(ids, ids, checked_messages(messages))
 
     def prompt_text(self, context: Context) -> str:
         """What stands before a continuation, as an energy that judges text reads it; of a chat, what was said."""

@@ -132,7 +132,8 @@ class ChosenText:
 
 def completion_response(task: CompletionTask, texts: Sequence[ChosenText]) -> CompletionResponse:
     """The answer to a request for these texts."""
-    prompt_tokens, written = sum(len(context.energy) for context in task.contexts), sum(text.tokens for text in texts)
+    prompt_tokens = sum(len(context.energy) for context in task.contexts)
+    written = sum(text.tokens for text in texts)
     choices = [_choice(task, index, text) for index, text in enumerate(texts)]
     first = texts[0].facts if texts else None
     facts = CompletionFacts(seed=task.seed, warning=None if first is None else first.warning)
