@@ -141,7 +141,6 @@ ENERGIES = Registry(
         "energy": "energylm.bundles.energy_model:EnergyModel",
         "zero-shot-energy": "energylm.bundles.zero_shot_energy:ZeroShotEnergy",
         "combined-energy": "energylm.bundles.combined_energy:CombinedEnergy",
-        "log-likelihood-energy": "energylm.bundles.zero_shot_energy:ZeroShotEnergy",  # as folders of old name it
     },
 )
 

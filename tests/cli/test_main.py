@@ -100,7 +100,7 @@ def test_an_unknown_verb_is_a_usage_error():
 def test_an_unknown_benchmark_names_the_known_ones():
     done = energylm("bench", "nonsense")
     assert done.returncode == 2
-    known = "shared-prefix, corpus, windows, train"
+    known = "shared-prefix, smollm, busy, scaling, corpus"
     assert done.stderr.startswith(f"energylm: unknown benchmark 'nonsense'; known: {known}")
 
 

@@ -127,7 +127,7 @@ def test_the_spread_of_first_energies_does_not_depend_on_the_width():
 
 
 def test_the_first_position_of_a_causal_encoder_is_refused():
-    with pytest.raises(ConfigError, match="sees one token only; use 'mean'"):
+    with pytest.raises(ConfigError, match="sees one token only; use 'mean' or 'sum'"):
         PooledEnergy(encoder("gpt2"), kind="unit", pooling="first")
 
 

@@ -66,7 +66,6 @@ def fit_rule(real_N: Tensor, machine_M: Tensor) -> ScoreRule:
 
 
 KIND = "zero-shot-energy"
-EARLIER_KIND = "log-likelihood-energy"  # of folders that were made when there was one score
 LM_FOLDER, OBSERVER_FOLDER = "language_model", "observer"
 
 
@@ -154,7 +153,7 @@ class ZeroShotEnergy(Energy):
     def from_pretrained(cls, folder: str | Path, *, device: Device = None, dtype: DType = None) -> Self:
         """The energy that `save_pretrained` wrote."""
         problem = "holds no zero-shot energy; give a folder that save_pretrained wrote"
-        return cls.from_folder(*open_folder(folder, [KIND, EARLIER_KIND], problem), device=device).to(dtype=dtype)
+        return cls.from_folder(*open_folder(folder, [KIND], problem), device=device).to(dtype=dtype)
 
     @classmethod
     def from_folder(cls, folder: Path, manifest: Mapping[str, Any], *, device: Device = None) -> Self:
@@ -202,5 +201,5 @@ def load_energy(folder: str | Path, *, device: Device = None) -> EnergyModel | Z
     """Whatever energy of token ids lies in `folder`."""
     location = locate(folder)
     kind = read_manifest(location).get("kind") if isinstance(location, Path) and location.is_dir() else None
-    loader = ZeroShotEnergy if kind in (KIND, EARLIER_KIND) else EnergyModel
+    loader = ZeroShotEnergy if kind == KIND else EnergyModel
     return loader.from_pretrained(folder, device=device)

@@ -44,7 +44,7 @@ class PooledEnergy(nn.Module):
         if self.pooling not in POOLINGS[kind]:
             why = ", whose first position sees one token only" if kind == UNIT and pooling == FIRST else ""
             raise ConfigError(
-                f"pooling {pooling!r} came for a {KIND_WORDS[kind]} encoder{why}; use {' or '.join(POOLINGS[kind])!r}"
+                f"pooling {pooling!r} came for a {KIND_WORDS[kind]} encoder{why}; use {' or '.join(map(repr, POOLINGS[kind]))}"
             )
         width = encoder.config.get_text_config().hidden_size
         # float32 at least: energies are differences of nats, and 16 bits leave them three digits.

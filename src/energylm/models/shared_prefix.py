@@ -194,6 +194,8 @@ def why_not_plain(decoder: Decoder, network: PreTrainedModel) -> str | None:
         output = network(input_ids=ids_1T, attention_mask=torch.ones_like(ids_1T))  # without one transformers warns
         expected_TV: Tensor = output.logits[0, len(context) - 1 :]
         got_TV = torch.stack([logits[2 * row + 1] for logits in steps])
+        if not expected_TV.isfinite().all():
+            return "its logits are not finite"
         if not torch.allclose(got_TV, expected_TV, rtol=0, atol=_CHECK_TOLERANCE * float(expected_TV.abs().max())):
             return "its logits differ from those of a plain forward pass"
     return None
