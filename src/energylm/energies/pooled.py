@@ -43,9 +43,8 @@ class PooledEnergy(nn.Module):
         self.encoder, self.kind, self.pooling = encoder, kind, pooling or POOLINGS[kind][0]
         if self.pooling not in POOLINGS[kind]:
             why = ", whose first position sees one token only" if kind == UNIT and pooling == FIRST else ""
-            raise ConfigError(
-                f"pooling {pooling!r} came for a {KIND_WORDS[kind]} encoder{why}; use {' or '.join(map(repr, POOLINGS[kind]))}"
-            )
+            known = " or ".join(map(repr, POOLINGS[kind]))
+            raise ConfigError(f"pooling {pooling!r} came for a {KIND_WORDS[kind]} encoder{why}; use {known}")
         width = encoder.config.get_text_config().hidden_size
         # float32 at least: energies are differences of nats, and 16 bits leave them three digits.
         dtype = torch.promote_types(encoder.dtype, torch.float32)
