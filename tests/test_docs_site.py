@@ -65,7 +65,7 @@ def dead_links(site: Path) -> list[str]:
                 is_dead = unquote(parts.fragment) not in pages[path].anchors
             if is_dead:
                 dead.append(f"{page.relative_to(site)} → {target}")
-    return dead
+    return sorted(dead)
 
 
 @pytest.fixture(scope="module")

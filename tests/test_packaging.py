@@ -240,7 +240,7 @@ def test_what_lacks_an_extra_says_which(walked):
     assert [line for line in bare if not line.startswith(("BARE energylm.apps.", "BARE energylm.benchmarks."))] == []
     lacking = [line for line in walked if line.startswith("EXTRA ")]
     assert any("energylm.training.processes" in line and "energylm[train]" in line for line in lacking)
-    assert any(line.startswith("SAID detect MissingExtra") and "energylm[detect]" in line for line in walked)
+    assert any(line.startswith("SAID detect eval --dry-run MissingExtra this needs") for line in walked)
     dry = [line for line in walked if "--dry-run" in line]
     assert dry and [line for line in dry if line.endswith(" ok")]
 

@@ -252,7 +252,8 @@ lm_eval.api.registry.model_registry.register(NAME, target=CausalHarness)
 
 def main() -> None:
     """The harness's own program, which knows our models."""
-    from lm_eval.__main__ import cli_evaluate
+    with extra("harness"):
+        from lm_eval.__main__ import cli_evaluate
 
     try:
         cli_evaluate()

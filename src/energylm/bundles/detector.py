@@ -10,7 +10,7 @@ The probability holds for a text that is as likely a person's as a machine's bef
 the odds must be multiplied by the prior odds.
 
 Relations  `energy_model`, `zero_shot_energy` and `combined_energy` are energies below, `detector_calibration` is the
-           calibration, `data.text_blocks` the blocks. The detector of `default` is shipped in `default_detector/`.
+           calibration, `data.text_blocks` the blocks. The detector of `default` lies beside this file.
 """
 
 import math

@@ -14,12 +14,15 @@ Relations  `model_folder` writes manifests; `known_models` says what a name lead
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from energylm.config.environment import is_hub_name, why_not_fetched
 from energylm.errors import ModelError
 from energylm.files import read_json
 from energylm.tables import Cell, Table, to_markdown
+
+if TYPE_CHECKING:
+    from energylm.bundles.model_folder import Saved
 
 MANIFEST = "energylm.json"
 CARD = "README.md"
@@ -56,14 +59,10 @@ ABOUT = {
 OTHER = ("A model made with energylm.", "Scorer", "What is not written above was not measured.")
 
 
-class Saved(Protocol):
-    def save_pretrained(self, folder: Path) -> None: ...
-
-
 class OnHub:
     """What a class with `save_pretrained` inherits to be pushed."""
 
-    def push_to_hub(self: Saved, name: str, *, private: bool = False) -> str:
+    def push_to_hub(self: "Saved", name: str, *, private: bool = False) -> str:
         """Upload the model with its card to OWNER/NAME of the hub, made if need be; its address."""
         check_hub_name(name)
         with tempfile.TemporaryDirectory(prefix="energylm-") as temporary:

@@ -16,7 +16,7 @@ defaults:
                      2020, §5.1): so energies are trained, and so verbs measure them
     beta             10 for similarities, which lie between −1 and 1; 1 for scores in nats
 
-Relations  `config.sampling` and `config.texts` are made of these; `tests/test_vocabulary.py` walks.
+Relations  `config.sampling` and `config.texts` are made of these.
 """
 
 N = 256

@@ -24,16 +24,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import ray
-import ray.exceptions as lost
 import torch
 
 from energylm.bundles.model_folder import weights_sha256
 from energylm.config.environment import EngineConfig
-from energylm.errors import ConfigError, EnergyLMError, ModelError, WorkerLost
+from energylm.errors import ConfigError, EnergyLMError, ModelError, WorkerLost, extra
 from energylm.jobs.engine import Load, Pool, Worker
 from energylm.progress import Counter, Progress, collected, say
 from energylm.waiting import adapt_waiting
+
+with extra("ray"):
+    import ray
+    import ray.exceptions as lost
 
 IN_HAND = 2  # blocks of a worker: the one it does, and the next
 AHEAD = 4  # blocks a worker, from the oldest unfinished one to the newest that is begun

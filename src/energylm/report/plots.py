@@ -9,7 +9,7 @@ from typing import Any
 from energylm.errors import extra
 from energylm.plots import COLOURS, LinePlot, Picture, Series, png_of
 
-__all__ = ["Effect", "ForestPlot", "HeatMap", "LinePlot", "Series", "histogram_plot", "loss_plot"]
+__all__ = ["ForestPlot", "ForestRow", "HeatMap", "LinePlot", "Series", "histogram_plot", "loss_plot"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class HeatMap(Picture):
 
 
 @dataclass(frozen=True)
-class Effect:
+class ForestRow:
     """A relative difference with its interval, beside the one that it is compared with."""
 
     name: str
@@ -77,7 +77,7 @@ class Effect:
 class ForestPlot:
     """One row for each effect around the line of no difference; far ones come nearer, by a logarithm beyond 10 %."""
 
-    effects: Sequence[Effect]
+    effects: Sequence[ForestRow]
     x_label: str
 
     def png(self) -> bytes:

@@ -123,6 +123,6 @@ def test_reports_and_claims_find_their_numbers(name: str, tmp_path) -> None:
     results = {step.name: shrunk(step, tmp_path) for step in plan.steps}
     recipe = load_recipe(f"goyal2021/{name}")
     assert all(_section(section, results) for section in recipe.report)
-    verdicts = {claim.says: judge(claim.says, claim.holds_if, results).verdict for claim in recipe.claims}
+    verdicts = {claim.says: judge(claim.says, claim.holds_if, [results]).verdict for claim in recipe.claims}
     assert set(verdicts.values()) <= {"holds", "does not hold"}
-    assert judge("teeth", recipe.claims[0].holds_if, {"synthetic": {}, "phonemes": {}}).verdict == "cannot be told"
+    assert judge("teeth", recipe.claims[0].holds_if, [{"synthetic": {}, "phonemes": {}}]).verdict == "cannot be told"

@@ -123,6 +123,9 @@ def test_reports_and_claims_find_their_numbers(name):
     validation = dict.fromkeys(("loss", "length_accuracy", "bleu"), 1.0)
     results["cmlm"] = {"parameters": 1.0, "epochs": 1.0, "validation": validation}
     assert all(_section(section, results) for section in recipe.report)
-    assert {judge(claim.says, claim.holds_if, results).verdict for claim in recipe.claims} <= {"holds", "does not hold"}
+    assert {judge(claim.says, claim.holds_if, [results]).verdict for claim in recipe.claims} <= {
+        "holds",
+        "does not hold",
+    }
     lost = {step: {} for step in results}
-    assert {judge(claim.says, claim.holds_if, lost).verdict for claim in recipe.claims} == {"cannot be told"}
+    assert {judge(claim.says, claim.holds_if, [lost]).verdict for claim in recipe.claims} == {"cannot be told"}

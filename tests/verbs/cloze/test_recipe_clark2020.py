@@ -67,9 +67,9 @@ def test_the_account_bears_the_claims(costs):
     recipe = load_recipe("clark2020/compute")
     for found in costs.values():
         assert all(_section(section, found) for section in recipe.report)
-        assert {judge(claim.says, claim.holds_if, found).verdict for claim in recipe.claims} == {"holds"}
+        assert {judge(claim.says, claim.holds_if, [found]).verdict for claim in recipe.claims} == {"holds"}
     dearer = costs["mini"] | {"costs": costs["mini"]["costs"] | {"spread": 0.01}}
-    assert judge("teeth", recipe.claims[0].holds_if, dearer).verdict == "does not hold"
+    assert judge("teeth", recipe.claims[0].holds_if, [dearer]).verdict == "does not hold"
 
 
 def test_an_unknown_family_is_refused():
@@ -130,7 +130,7 @@ def test_a_tiny_run_finds_every_number(data, tmp_path, texts_folder, model_folde
     assert "hidden by itself, read within its special tokens" in results["some_mlm"]["convention"]
     table2 = load_recipe("clark2020/table2")
     assert all(_section(section, results) for section in table2.report)
-    verdicts = [judge(claim.says, claim.holds_if, results).verdict for claim in table2.claims]
+    verdicts = [judge(claim.says, claim.holds_if, [results]).verdict for claim in table2.claims]
     assert set(verdicts) <= {"holds", "does not hold"}
     lost = {step: {} for step in results}
-    assert judge("teeth", table2.claims[0].holds_if, lost).verdict == "cannot be told"
+    assert judge("teeth", table2.claims[0].holds_if, [lost]).verdict == "cannot be told"

@@ -85,7 +85,7 @@ def test_rerank_tunes_and_reports(energylm, model_folder, tmp_path):
     assert "hypotheses scored with" in err and "report.html" in err and "tuned on 4 lists only" in err
     saved = json.loads((tmp_path / "r.json").read_text())
     outcome = saved["sets"]["lists"]
-    assert len(outcome["tuning"]["values"]) == 10 and outcome["one_best"]["value"] == pytest.approx(20)
+    assert len(outcome["tuning"]["values"]) == 14 and outcome["one_best"]["value"] == pytest.approx(20)
     assert (tmp_path / "best.tsv").read_text() == (tmp_path / "out" / "best-1.tsv").read_text()
 
 
@@ -210,7 +210,7 @@ def test_dry_runs_say_what_would_be_done(energylm, electric_folder):
         ),
         (("rerank", "{model}", "lists.json", "--weight", "1", "--device", "gpu"), "device 'gpu' is none that torch"),
         (("rerank", "{model}", "lists.json", "--weight", "1", "--device", "cuda:99"), "device cuda:99 came, but this"),
-        (("rerank", "{model}", "lists.json", "--weight", "1", "--dtype", "int8"), "--dtype: Input should be"),
+        (("rerank", "{model}", "lists.json", "--weight", "1", "--dtype", "int16"), "--dtype: Input should be"),
         (
             ("score", "{model}", "texts.txt", "--device", "cuda:99", "--dry-run"),
             "device cuda:99 came, but this machine",

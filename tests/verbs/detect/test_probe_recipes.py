@@ -78,7 +78,7 @@ def results(model_folder, energy_folder, corpus_folder, tmp_path_factory):
 def test_reports_and_claims_find_their_numbers(name, results):
     recipe = load_recipe(f"bakhtin2019/{name}")
     assert all(_section(section, results) for section in recipe.report)
-    verdicts = [judge(claim.says, claim.holds_if, results).verdict for claim in recipe.claims]
+    verdicts = [judge(claim.says, claim.holds_if, [results]).verdict for claim in recipe.claims]
     assert set(verdicts) <= {"holds", "does not hold"}
     lost = {step: {"rows": []} for step in results}
-    assert judge("teeth", recipe.claims[0].holds_if, lost).verdict == "cannot be told"
+    assert judge("teeth", recipe.claims[0].holds_if, [lost]).verdict == "cannot be told"

@@ -11,7 +11,7 @@ import torch
 from energylm.bundles.language_model import LanguageModel
 from energylm.data.corpus import Corpus
 from energylm.data.windows import Windows
-from energylm.errors import CheckpointError, ConfigError, DataError, ModelError, VocabularyMismatch
+from energylm.errors import CheckpointError, ConfigError, DataError, MissingExtra, ModelError, VocabularyMismatch
 from energylm.jobs.job import Job
 from energylm.training.journal import read_journal
 from energylm.verbs import BuildCorpus, TrainLM
@@ -164,7 +164,7 @@ def test_adapters_learn_and_are_merged(corpora, tmp_path, monkeypatch):
     first = config(corpora / "one").run(Job(output=tmp_path / "first"))
     settings = config(corpora / "one", pretrained=str(first.model), lora_rank=2, training={"steps": 2})
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ConfigError, match="pip install peft"):
+    with pytest.raises(MissingExtra, match=r"pip install 'energylm\[adapters\]'"):
         settings.run(Job(output=tmp_path / "none"))
     asked = []
     peft = types.SimpleNamespace(

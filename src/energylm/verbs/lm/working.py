@@ -28,7 +28,7 @@ from energylm.data.corpus import Corpus
 from energylm.data.text_files import existing, read_texts, read_whole
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.data.windows import Windows, even_windows
-from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismatch
+from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismatch, extra
 from energylm.estimators.perplexity import PerplexityEstimate
 from energylm.files import read_json, write_json
 from energylm.jobs.job import Job
@@ -148,10 +148,8 @@ def _build(verb: TrainLM, corpus: Corpus) -> PreTrainedModel:
 
 def _adapted(network: PreTrainedModel, verb: TrainLM) -> PreTrainedModel:
     """The network with adapters in all its layers, which alone learn."""
-    try:
+    with extra("adapters"):
         from peft import LoraConfig, get_peft_model
-    except ImportError:
-        raise ConfigError("lora_rank needs the package peft; `pip install peft`, or train all weights") from None
     rank = verb.lora_rank
     assert rank is not None
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")

@@ -125,6 +125,8 @@ def judge(
     says: str, predicate: str, runs: Sequence[Mapping[str, Any]], *, published: str = "", kind: Kind = "finding"
 ) -> JudgedClaim:
     """The claim over the results of one run, or of several that differ in their seeds."""
+    if isinstance(runs, Mapping):
+        raise TypeError("judge takes a list of results, one for each run")
     paths(predicate)
     parser = _Parser(predicate, runs=runs)
     try:

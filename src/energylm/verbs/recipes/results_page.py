@@ -19,7 +19,7 @@ from typing import Any, get_args
 
 from energylm.errors import DataError
 from energylm.files import atomic_file, read_json, write_text
-from energylm.report.plots import Effect, ForestPlot
+from energylm.report.plots import ForestPlot, ForestRow
 from energylm.tables import Table, to_markdown
 from energylm.verbs.recipes.claims import Kind, Verdict
 from energylm.verbs.recipes.recipe import ClaimConfig, load_recipe, recipe_names
@@ -86,7 +86,7 @@ def forest(folder: Path | str) -> ForestPlot | None:
     """All findings of the papers with a difference: published, ours, and its interval."""
     claims = claims_of(read_json(file) for file in sorted(Path(folder).glob("*.json")))
     effects = [
-        Effect(
+        ForestRow(
             name=f"{claim.recipe}: {claim.says}",
             value=claim.relative,
             interval=claim.interval,
