@@ -253,5 +253,5 @@ def test_other_mistakes_are_one_line(model_folder, corpus_folder):
 
 def test_every_fit_has_its_function():
     assert {name: callable(FITS.get(name)) for name in FITS.names()} == dict.fromkeys(
-        ("language-model", "energy", "detector", "reranker"), True
+        ("language-model", "energy", "detector", "reranker", "known-model"), True
     )
