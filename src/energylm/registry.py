@@ -144,8 +144,8 @@ ENERGIES = Registry(
     },
 )
 
-# What `fit` of a bundle, and the name of a known model, call: they run verbs, which lie above bundles, so that these know
-# their names only
+# What `fit` of a bundle, and the name of a known model, call: they run verbs, which lie above bundles, so that these
+# know their names only
 FITS = Registry(
     "fit",
     group="energylm.fits",
