@@ -95,6 +95,13 @@ def test_requests_travel_together_and_come_back_apart(services):
     assert (len(first.results), len(second.results)) == (1, 2)
 
 
+def _until(holds, *, seconds=20):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "name"),
     [
@@ -117,9 +124,10 @@ def test_requests_that_wait_are_read_in_one_call(services, monkeypatch, path, bo
 
         monkeypatch.setattr(type(services.scorer), name, counted)
         with TestClient(create_app(services, ServeLimits(**limits))) as client, ThreadPoolExecutor(4) as people:
-            asked = [people.submit(client.post, f"/v1/{path}", json=body) for _ in range(4)]
-            while client.get("/healthz").json()["waiting"] < 3:
-                time.sleep(0.01)
+            asked = [people.submit(client.post, f"/v1/{path}", json=body)]
+            _until(lambda: sizes)  # it is being read, so that those who come now must wait
+            asked += [people.submit(client.post, f"/v1/{path}", json=body) for _ in range(3)]
+            _until(lambda: client.get("/healthz").json()["waiting"] == 3)
             go.set()
             answers = [each.result() for each in asked]
         monkeypatch.undo()
