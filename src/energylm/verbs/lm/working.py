@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -154,8 +154,7 @@ def _adapted(network: PreTrainedModel, verb: TrainLM) -> PreTrainedModel:
     assert rank is not None
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
     with seeded(verb.training.seed, "adapters"):
-        adapted: PreTrainedModel = get_peft_model(network, config)
-    return adapted
+        return cast(PreTrainedModel, get_peft_model(network, config))
 
 
 def _new(verb: TrainLM, corpus: Corpus, *, overrides: Mapping[str, Any]) -> PreTrainedModel:
