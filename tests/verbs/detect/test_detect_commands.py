@@ -164,7 +164,7 @@ def test_the_baseline_reads_its_texts_as_those_to_judge_are_read():
         (("train", "--human", "h", "-o", "run", "--fpr", "0"), ConfigError, "--fpr"),
         (("calibrate", "nothing"), DataError, "no texts were named"),
         (("eval", "nothing"), DataError, "no texts were named"),
-        (("run", "nothing"), ConfigError, "no text came"),
+        (("run", "nothing"), DataError, "nothing does not exist"),
         (("run", "no/such/detector", "--text", "a"), ModelError, "no/such/detector"),
         (("run", "x", "missing.txt", "--dry-run"), ConfigError, "missing.txt does not exist"),
     ],

@@ -263,7 +263,9 @@ class EvaluateDetector(Verb):
         description="Features of a language model's surprise that stand beside TF-IDF's words, as for `combine`: "
         "zero-shot, curvature …",
     )
-    language_model: Annotated[str, Flag("--lm")] = Field(LANGUAGE_MODEL, description="Whose surprise; for the columns.")
+    language_model: Annotated[str | None, Flag("--lm")] = Field(
+        None, description=f"Whose surprise, for the columns; none = {LANGUAGE_MODEL}."
+    )
     drop_overlap: bool = Field(False, description="Leave out texts that the detector was trained on.")
     lengths: tuple[int, ...] = Field(
         (20, 40, 80, 160, 320, 640), description="Tokens at which accuracy is measured on cut texts; none = no curve."

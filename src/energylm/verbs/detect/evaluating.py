@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from energylm.bundles.detector import Detection, Detector
 from energylm.bundles.detector_calibration import DetectorCalibration
+from energylm.config.vocabulary import LANGUAGE_MODEL
 from energylm.data.detection import HUMAN, MACHINE, DetectionData, Label, LabelledText, read_detection
 from energylm.data.document import split_of
 from energylm.data.overlap import SeenTexts
@@ -132,7 +133,8 @@ def evaluate(verb: EvaluateDetector, *, output: Path | None = None) -> DetectorE
         if verb.columns:
             from energylm.verbs.detect.combining import surprise_columns
 
-            read = partial(surprise_columns, verb.language_model, names=verb.columns, max_tokens=COLUMN_TOKENS)
+            lm = verb.language_model or LANGUAGE_MODEL
+            read = partial(surprise_columns, lm, names=verb.columns, max_tokens=COLUMN_TOKENS)
             columns = tuple(read([text.text for text in texts]) for texts in (train.texts, data.texts))
         scores_N = tfidf_scores(train.texts, [text.text for text in data.texts], columns=columns, seed=verb.seed)
         baseline = _measured(verb, data.texts, scores_N)
