@@ -103,9 +103,9 @@ class EncoderStart:
                 )
             return local
         encoder = self.encoder()
-        config = encoder.config
+        config: Any = encoder.config
         if isinstance(encoder, BertModel):
-            plain: dict[str, Any] = {key: value for key, value in config.to_dict().items() if key not in _OF_BERT}
+            plain = {key: value for key, value in config.to_dict().items() if key not in _OF_BERT}
             config = ElectraConfig(embedding_size=config.hidden_size, **plain)
         detector = ElectraForPreTraining(config)
         detector.electra.load_state_dict(encoder.state_dict())

@@ -48,7 +48,7 @@ class BagOfTokens(PreTrainedModel):
         weight_BT1 = self.token_weight(input_ids) if inputs_embeds is None else inputs_embeds
         if attention_mask is not None:
             weight_BT1 = torch.where(attention_mask[..., None] > 0, weight_BT1, 0.0)
-        return BaseModelOutput(last_hidden_state=weight_BT1)  # type: ignore[arg-type]  # transformers says FloatTensor
+        return BaseModelOutput(last_hidden_state=weight_BT1)
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Embedding):
@@ -106,7 +106,7 @@ class BiLSTM(PreTrainedModel):
         reversed_BT = torch.where(mirrored_BT >= 0, mirrored_BT, position_T)  # padding stays in its place
         for layer in self.layers:
             x_BTE = layer(self.dropout(x_BTE), reversed_BT)
-        return BaseModelOutput(last_hidden_state=x_BTE)  # type: ignore[arg-type]  # transformers says FloatTensor
+        return BaseModelOutput(last_hidden_state=x_BTE)
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # type: ignore[no-untyped-call]

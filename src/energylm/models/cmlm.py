@@ -298,7 +298,7 @@ class ConditionalMaskedLM(PreTrainedModel):
         every_BT = torch.ones_like(decoder_input_ids, dtype=torch.bool)
         logits_NV = self.logits_at(decoder_input_ids, target_B, every_BT, self.encode(input_ids, source_B))
         logits_BTV = logits_NV.view(*decoder_input_ids.shape, -1)
-        return Seq2SeqLMOutput(logits=logits_BTV)  # type: ignore[arg-type]  # transformers says FloatTensor
+        return Seq2SeqLMOutput(logits=logits_BTV)
 
     def _embedded(self, tokens_RT: Tensor) -> Tensor:
         embedded_RTD: Tensor = self.embedding(tokens_RT) * self.config.hidden_size**0.5

@@ -131,7 +131,7 @@ def causal_output(logits_BTV: Tensor, labels_BT: Tensor | None) -> CausalLMOutpu
     loss = None
     if labels_BT is not None:
         loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), labels_BT[:, 1:].flatten(), ignore_index=-100)
-    return CausalLMOutput(loss=loss, logits=logits_BTV)  # type: ignore[arg-type]  # transformers says FloatTensor
+    return CausalLMOutput(loss=loss, logits=logits_BTV)
 
 
 def register() -> None:

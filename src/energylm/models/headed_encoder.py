@@ -203,4 +203,4 @@ class SpanPredictor(HeadedEncoder):
         best_B1 = reading.start_log_prob_BT.argmax(-1, keepdim=True)
         start_BT, end_BT = reading.start_log_prob_BT, self.end_log_probs(reading, best_B1)[:, 0]
         # transformers says FloatTensor
-        return QuestionAnsweringModelOutput(start_logits=start_BT, end_logits=end_BT)  # type: ignore[arg-type]
+        return QuestionAnsweringModelOutput(start_logits=start_BT, end_logits=end_BT)

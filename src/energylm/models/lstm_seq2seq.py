@@ -198,7 +198,7 @@ class LSTMSeq2Seq(PreTrainedModel):
             attention_mask = torch.ones_like(input_ids)
         logits_BTV = self.scores(input_ids, attention_mask.sum(-1), labels.clamp(min=0))
         loss = F.cross_entropy(logits_BTV.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
-        return Seq2SeqLMOutput(loss=loss, logits=logits_BTV)  # type: ignore[arg-type]  # transformers says FloatTensor
+        return Seq2SeqLMOutput(loss=loss, logits=logits_BTV)
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # type: ignore[no-untyped-call]

@@ -77,7 +77,7 @@ class TwoTowerModel(TwoTowerPreTrainedModel):
         forward_BSD, backward_BSD, lengths_B = self._read(input_ids, attention_mask)
         backward_BTD = _turned_round(backward_BSD[:, 1:], lengths_B)
         states_BTD = torch.cat([forward_BSD[:, 1:], backward_BTD], dim=-1)
-        return BaseModelOutput(last_hidden_state=states_BTD)  # type: ignore[arg-type]  # transformers says FloatTensor
+        return BaseModelOutput(last_hidden_state=states_BTD)
 
     def cloze_states(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """(B, T, D): [→h_{t−1} ; ←h_{t+1}] of every position of right-padded sequences."""
