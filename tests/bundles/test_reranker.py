@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from energylm import Reranker, Scorer
-from energylm.bundles.reranker import Reranked, gathered_scores, hypothesis_statistics, rerank_scored
+from energylm.bundles.reranker import (
+    Reranked,
+    gathered_scores,
+    hypothesis_statistics,
+    list_blocks,
+    rerank_scored,
+    score_block,
+)
 from energylm.bundles.scorer_text import Reading
 from energylm.config.cloze import WeightGrid
 from energylm.data.nbest import Hypothesis, NBest
@@ -256,3 +263,20 @@ def test_real_scorers_choose_what_their_numbers_say(folder, request):
     reranked = Reranker(scorer, weight=0.3).rerank(list(zip(texts, base, strict=True)))
     assert reranked.order == tuple(np.argsort(totals)[::-1].tolist())
     assert reranked.totals == pytest.approx(sorted(totals, reverse=True), abs=1e-4)
+
+
+def test_a_hypothesis_after_its_context(model_folder):
+    """log P(h | c) = log P(c h) − log P(c), where c is the last words of the context; with the context counted in, the
+    deliberate mistake, it is another number, though the order of a list stays."""
+    scorer = Scorer.from_pretrained(model_folder)
+    texts = ["the clerk counts the boats", "the clerk counts a boat"]
+    of_list = NBest("u", None, tuple(Hypothesis(text, 0.0) for text in texts), context="then a sailor came")
+    (block,) = list_blocks([of_list], context=2)
+    assert block.contexts == ["sailor came"]
+    (scores,) = score_block(scorer, block).scores
+    (before,) = scorer.score(["sailor came"])
+    together = scorer.score([f"sailor came {text}" for text in texts])
+    assert scores == pytest.approx([both - before for both in together], abs=1e-4)
+    assert scores != pytest.approx(together, abs=1e-4) and scores != pytest.approx(scorer.score(texts), abs=1e-4)
+    (plain,) = list_blocks([of_list])
+    assert score_block(scorer, plain).scores == [pytest.approx(scorer.score(texts), abs=1e-4)]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from energylm.data.nbest import Hypothesis, NBest, format_of, read_lists, sample_lists
+from energylm.data.nbest import Hypothesis, NBest, format_of, read_lists, sample_lists, with_context
 from energylm.data.sources import JsonLines
 from energylm.errors import DataError
 
@@ -266,3 +266,16 @@ def test_fields_of_decoders(tmp_path):
     path.write_text('{"beams": [{"text": "a cat", "lm_score": -1.0}]}\n')
     with pytest.raises(DataError, match="hypothesis 1 has no score"):
         read_lists(path)
+
+
+def test_context_is_what_the_recogniser_heard_before_in_the_same_recording():
+    """Of the first list of 7-1 the second hypothesis is its best; 7-2 is another recording, and so is what has no
+    number."""
+    named = {"7-1-0000": ("a b", "c d e"), "7-1-0001": ("f",), "7-1-0002": ("g",), "7-2-0000": ("h",), "x": ("i",)}
+    lists = [
+        NBest(name, None, tuple(Hypothesis(text, float(rank)) for rank, text in enumerate(texts)))
+        for name, texts in named.items()
+    ]
+    assert [each.context for each in with_context(lists, 9)] == ["", "c d e", "c d e f", "", ""]
+    assert [each.context for each in with_context(lists, 2)] == ["", "d e", "e f", "", ""]
+    assert with_context(lists, 0) == lists

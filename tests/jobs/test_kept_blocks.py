@@ -37,12 +37,12 @@ DOUBLED = [[2, 4], [6], [], [8, 10, 12]]
 
 @pytest.fixture
 def run(tmp_path):
-    def run(blocks=BLOCKS, *, killed_at=None, job="doubling", output=tmp_path):
+    def run(blocks=BLOCKS, *, killed_at=None, job="doubling", output=tmp_path, others=()):
         seen, bar = [], Counter()
         pool = LocalPool(partial(Doubler, seen, killed_at))
         found = []
         try:
-            for one in KeptBlocks(output, job, FORM).run(pool, blocks, progress=bar):
+            for one in KeptBlocks(output, job, FORM, others=others).run(pool, blocks, progress=bar):
                 found.append(one)
         except KeyboardInterrupt:
             return found, seen, None
@@ -63,6 +63,17 @@ def test_a_killed_run_does_only_what_is_missing(run, capsys):
 
 def test_without_an_output_nothing_is_kept(run):
     assert run(output=None)[1] == run(output=None)[1] == BLOCKS
+
+
+def test_what_other_runs_kept_is_used_and_left_as_it_is(run, tmp_path):
+    run(killed_at=4, output=tmp_path / "first")
+    run([[9]], job="another", output=tmp_path / "second")
+    before = sorted((tmp_path / "first").rglob("*.json"))
+    found, seen, advanced = run(output=tmp_path / "own", others=(tmp_path / "second", tmp_path / "first"))
+    assert found == DOUBLED and seen == BLOCKS[3:] and advanced == 6
+    assert sorted((tmp_path / "first").rglob("*.json")) == before
+    assert len(list((tmp_path / "own").rglob("*.json"))) == 1
+    assert run(output=None, others=(tmp_path / "first", tmp_path / "own"))[1] == []
 
 
 def test_holes_are_filled_in_their_place(run, tmp_path):

@@ -17,13 +17,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self, get_args
 
 import numpy as np
 
 from energylm.bundles.devices import Device, DType
+from energylm.bundles.hub import OnHub
+from energylm.bundles.model_folder import open_folder, save_model
 from energylm.bundles.scorer import Scorer
-from energylm.config.cloze import EXACT, LengthNormalisation, LengthTerm, MetricName, WeightGrid, WeightSearch
+from energylm.config.cloze import (
+    EXACT,
+    LengthNormalisation,
+    LengthTerm,
+    MetricName,
+    ScorerConfig,
+    WeightGrid,
+    WeightSearch,
+)
 from energylm.data.nbest import Hypothesis, NBest, hypothesis, nbest
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
@@ -33,6 +45,7 @@ from energylm.records import Record
 from energylm.registry import FITS
 from energylm.search.minimum_risk import expected_costs
 
+KIND = "reranker"
 LISTS_AT_ONCE = 64  # scored together, so that progress shows; their trees or copies are sorted by size
 FEW_LISTS = 50
 NAMED_LISTS = 5  # in one message
@@ -52,10 +65,12 @@ class Reranked(Record):
 
 @dataclass(frozen=True)
 class ListBlock:
-    """Lists that are scored together: of each the texts that are not empty, and what messages call it."""
+    """Lists that are scored together: of each the texts that are not empty, what messages call it, and what was said
+    before."""
 
     texts: list[list[str]]
     names: list[str]
+    contexts: list[str]
 
 
 @dataclass(frozen=True)
@@ -66,17 +81,23 @@ class ListBlockScores(Record):
     seconds: float
 
 
-def list_blocks(lists: Sequence[NBest]) -> Iterator[ListBlock]:
+def list_blocks(lists: Sequence[NBest], *, context: int = 0) -> Iterator[ListBlock]:
+    """`context` is how many words of what was said before a scorer reads."""
     for start in range(0, len(lists), LISTS_AT_ONCE):
         block = lists[start : start + LISTS_AT_ONCE]
         texts = [[of_list.hypotheses[index].text for index in _filled(of_list)] for of_list in block]
-        yield ListBlock(texts, [of_list.utterance for of_list in block])
+        contexts = [" ".join(of_list.context.split()[-context:] if context else ()) for of_list in block]
+        yield ListBlock(texts, [of_list.utterance for of_list in block], contexts)
 
 
 def score_block(scorer: Scorer, block: ListBlock) -> ListBlockScores:
+    """A hypothesis after its context: the words of the context are read and not counted."""
     begun = time.perf_counter()
-    scores = scorer.list_scores(block.texts, names=block.names)
-    return ListBlockScores([[text.score for text in of_list] for of_list in scores], time.perf_counter() - begun)
+    pairs = list(zip(block.contexts, block.texts, strict=True))
+    read = [[f"{context} {text}" if context else text for text in texts] for context, texts in pairs]
+    scored = zip(block.contexts, scorer.list_scores(read, names=block.names), strict=True)
+    scores = [[text.after(len(context.split())) for text in of_list] for context, of_list in scored]
+    return ListBlockScores(scores, time.perf_counter() - begun)
 
 
 def gathered_scores(
@@ -181,10 +202,11 @@ def tune_scored(
     return tuning
 
 
-class Reranker:
+class Reranker(OnHub):
     """`weight` is λ: one number, or one for each scorer."""
 
     report: Record | None = None  # what `fit` tells of the tuning
+    provenance: Mapping[str, Any] = MappingProxyType({})  # how λ came about
 
     def __init__(
         self,
@@ -221,6 +243,33 @@ class Reranker:
         )
         return fitted
 
+    @classmethod
+    def from_pretrained(cls, path_or_name: str | Path, *, device: Device = None, dtype: DType = None) -> Self:
+        """The reranker that `save_pretrained` wrote, or one of the hub."""
+        problem = "holds no reranker (its kind: {kind}); give a folder that Reranker.save_pretrained wrote"
+        location, manifest = open_folder(path_or_name, [KIND], problem)
+        scorers = [
+            Scorer.from_pretrained(
+                location / f"scorer_{number}", config=ScorerConfig(**options), device=device, dtype=dtype
+            )
+            for number, options in enumerate(manifest["scorers"], start=1)
+        ]
+        reranker = cls(scorers, weight=manifest["weight"], length_normalisation=manifest["length_normalisation"])
+        reranker.provenance = manifest["provenance"]
+        return reranker
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write λ, how it came about, and the models of all scorers, each a folder inside."""
+        saved = [scorer.saved_as() for scorer in self.scorers]
+        facts = {
+            "weight": list(self.weights),
+            "length_normalisation": self.length_normalisation,
+            "scorers": [options for _, options in saved],
+            "convention": [scorer.convention for scorer in self.scorers],
+        }
+        parts = {f"scorer_{number}": model for number, (model, _) in enumerate(saved, start=1)}
+        save_model(folder, kind=KIND, facts=facts, provenance=self.provenance, parts=parts)
+
     def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
         """The same reranker, its scorers moved."""
         for scorer in self.scorers:
@@ -248,6 +297,8 @@ class Reranker:
             self.score_lists(dev), hypothesis_statistics(dev, measure), measure, grid=grid or WeightGrid()
         )
         self.weights = tuning.weights
+        told = {"metric": measure.name, "lists": tuning.lists, "tuned": tuning.value, "convention": measure.convention}
+        self.report, self.provenance = None, {"validation": told}
         return tuning
 
     def score_lists(self, lists: Sequence[NBest]) -> ListScores:

@@ -153,6 +153,11 @@ class TextScore(Record):
                 parts[word].append(score)
         return tuple(math.fsum(part) for part in parts)
 
+    def after(self, words: int) -> float:
+        """The score of all but the first `words` words, given these."""
+        pairs = zip(self.word_of_token, self.token_scores, strict=True)
+        return math.fsum(score for word, score in pairs if word == NO_WORD or word >= words)
+
     def normalised(self, by: Normalise) -> float:
         counts = {"none": 1, "token": self.tokens, "word": len(self.words)}
         if by not in counts:

@@ -7,10 +7,10 @@ A folder holds the network as transformers saves it, `tokenizer.json` (words of 
 source and target share it) and the manifest. Tags are the network's `id2label`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from energylm.search.beam import beam_search, greedy_search
 from energylm.search.continuous_beam import continuous_beam_search
 
 KIND = "seq2seq"
+Output = TypeVar("Output")
 
 
 class Seq2SeqModel:
@@ -111,19 +112,39 @@ class Seq2SeqModel:
         self, sources: Sequence[Sequence[int]], decoding: DecodingConfig, *, batch: int = 64
     ) -> list[list[int]]:
         """The same with ids on both sides."""
+        return self._each(sources, lambda *batched: search(self.network, *batched, decoding), batch=batch)
+
+    def best_outputs(
+        self, sources: Sequence[str], decoding: DecodingConfig, *, count: int, batch: int = 64
+    ) -> list[list[tuple[str, float]]]:
+        """The `count` best different outputs of the beam of each source, with their scores; fewer where the beam says
+        the same in several ways, the best of which counts."""
+        ids = [self.source_ids(source) for source in sources]
+        beams = self._each(ids, lambda *batched: beam_members(self.network, *batched, decoding), batch=batch)
+        lists = []
+        for members in beams:
+            outputs: dict[str, float] = {}
+            for row, score in members:
+                outputs.setdefault(self.output(row), score)
+            lists.append(list(outputs.items())[:count])
+        return lists
+
+    def _each(
+        self, sources: Sequence[Sequence[int]], write: Callable[[Tensor, Tensor], Sequence[Output]], *, batch: int
+    ) -> list[Output]:
+        """What `write` makes of right-padded batches, in the order of the sources."""
         if empty := [number for number, ids in enumerate(sources, start=1) if not ids]:
             raise DataError(f"source {empty[0]} is empty; there is nothing to write for it: leave it out")
         device = next(self.network.parameters()).device
         order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
-        outputs: list[list[int]] = [[]] * len(sources)
+        outputs: dict[int, Output] = {}
         for start in range(0, len(order), batch):
             members = order[start : start + batch]
             rows = [torch.tensor(sources[number]) for number in members]
             source_BS = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
             lengths_B = torch.tensor([len(row) for row in rows], device=device)
-            for number, ids in zip(members, search(self.network, source_BS, lengths_B, decoding), strict=True):
-                outputs[number] = ids
-        return outputs
+            outputs |= zip(members, write(source_BS, lengths_B), strict=True)
+        return [outputs[number] for number in range(len(sources))]
 
 
 def check_soft_beam(beam: int, *, vocabulary: int, key: str) -> None:
@@ -137,22 +158,12 @@ def check_soft_beam(beam: int, *, vocabulary: int, key: str) -> None:
 @torch.no_grad()
 def search(network: LSTMSeq2Seq, source_BS: Tensor, lengths_B: Tensor, decoding: DecodingConfig) -> list[list[int]]:
     """The output ids of right-padded sources: as many as source tokens, or up to and without EOS."""
-    eos = network.config.eos_token_id
-    limit_B = lengths_B if eos is None else (lengths_B * decoding.length_ratio).long() + decoding.length_extra
+    if decoding.method == BEAM:
+        return [members[0][0] for members in beam_members(network, source_BS, lengths_B, decoding)]
+    eos, limit_B = network.config.eos_token_id, output_limits(network, lengths_B, decoding)
     stepper = network.stepper(source_BS, lengths_B)
-    is_local = decoding.normalization == LOCAL
     if decoding.method == GREEDY:
         tokens_BT, ends_B = greedy_search(stepper, lengths_B=limit_B, eos_token_id=eos)
-    elif decoding.method == BEAM:
-        beam = beam_search(
-            stepper,
-            beam=decoding.beam,
-            lengths_B=limit_B,
-            eos_token_id=eos,
-            locally_normalized=is_local,
-            length_exponent=decoding.length_exponent,
-        )
-        tokens_BT, ends_B = beam.tokens_BKT[:, 0], beam.lengths_BK[:, 0]
     else:
         soft = continuous_beam_search(
             stepper,
@@ -160,8 +171,40 @@ def search(network: LSTMSeq2Seq, source_BS: Tensor, lengths_B: Tensor, decoding:
             alpha=decoding.alpha,
             lengths_B=limit_B,
             eos_token_id=eos,
-            locally_normalized=is_local,
+            locally_normalized=decoding.normalization == LOCAL,
         )
         tokens_BT, ends_B = soft.decode(lengths_B=limit_B, eos_token_id=eos)
-    rows = [tokens[:end] for tokens, end in zip(tokens_BT.tolist(), ends_B.tolist(), strict=True)]
-    return [row[:-1] if eos is not None and row and row[-1] == eos else row for row in rows]
+    rows = zip(tokens_BT.tolist(), ends_B.tolist(), strict=True)
+    return [_without_end(tokens[:end], eos) for tokens, end in rows]
+
+
+@torch.no_grad()
+def beam_members(
+    network: LSTMSeq2Seq, source_BS: Tensor, lengths_B: Tensor, decoding: DecodingConfig
+) -> list[list[tuple[list[int], float]]]:
+    """Output ids and score of every sequence in the last beam of right-padded sources, best first."""
+    eos = network.config.eos_token_id
+    beam = beam_search(
+        network.stepper(source_BS, lengths_B),
+        beam=decoding.beam,
+        lengths_B=output_limits(network, lengths_B, decoding),
+        eos_token_id=eos,
+        locally_normalized=decoding.normalization == LOCAL,
+        length_exponent=decoding.length_exponent,
+    )
+    tensors = (beam.tokens_BKT, beam.lengths_BK, beam.scores_BK)
+    return [
+        [(_without_end(ids[:end], eos), score) for ids, end, score in zip(*row, strict=True) if score > -torch.inf]
+        for row in zip(*(tensor.tolist() for tensor in tensors), strict=True)
+    ]
+
+
+def output_limits(network: LSTMSeq2Seq, lengths_B: Tensor, decoding: DecodingConfig) -> Tensor:
+    """(B,) the most symbols of each output."""
+    if network.config.eos_token_id is None:
+        return lengths_B
+    return (lengths_B * decoding.length_ratio).long() + decoding.length_extra
+
+
+def _without_end(ids: list[int], eos_token_id: int | None) -> list[int]:
+    return ids[:-1] if eos_token_id is not None and ids and ids[-1] == eos_token_id else ids

@@ -74,6 +74,18 @@ class ScorerConfig(Config):
     )
 
 
+class ListScorerConfig(ScorerConfig):
+    """The same for members of n-best lists, whose neighbours are known."""
+
+    context: int = Field(
+        0,
+        ge=0,
+        exclude_if=lambda value: value == 0,
+        description="Words of the recogniser's best hypotheses of the lists before, of the same recording, that a "
+        "scorer reads first; lists belong together whose names differ in their last number alone.",
+    )
+
+
 NBestFormat = Literal["espnet", "jsonl", "tsv", "moses", "nemo", "espnet-folder", "kaldi-folder"]
 MetricName = Literal["wer", "bleu", "chrf"]
 LengthNormalisation = Literal["none", "word", "character"]

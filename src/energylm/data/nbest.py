@@ -46,6 +46,7 @@ TSV_NEEDED = TSV_COLUMNS[:3]
 MOSES_SEPARATOR, MOSES_FIELDS = "|||", 4
 LIST_KEYS = ("hypotheses", "beams", "nbest")  # of a JSON line: where its hypotheses lie
 KALDI_COSTS = ("lm_cost", "ac_cost")
+_LAST_NUMBER = re.compile(r"\d+$")
 _TENSOR = re.compile(r"^tensor\((.+?)[,)]")  # how torch writes a number that nobody took out of its tensor
 
 
@@ -62,6 +63,7 @@ class NBest:
     utterance: str
     reference: str | None
     hypotheses: tuple[Hypothesis, ...]
+    context: str = ""  # what the recogniser heard before
 
 
 def read_lists(
@@ -108,6 +110,24 @@ def format_of(lines: Lines, name: str) -> NBestFormat:
         f"{name}: its name and its first line tell no format of n-best lists; name one of {', '.join(READERS)} with "
         "--format (nemo is never guessed)"
     )
+
+
+def recognisers_best(of_list: NBest) -> int:
+    """The index of what the recogniser itself scores highest, the first of equals."""
+    return max(range(len(of_list.hypotheses)), key=lambda index: of_list.hypotheses[index].score)
+
+
+def with_context(lists: Sequence[NBest], words: int) -> list[NBest]:
+    """The lists with the last `words` words of what the recogniser thought best before each, in the same recording: in
+    the lists above whose names differ in their last number alone."""
+    heard: list[str] = []
+    recording, result = None, []
+    for of_list in lists:
+        recording, before = _LAST_NUMBER.sub("", of_list.utterance), recording
+        heard = heard if recording == before else []
+        result.append(replace(of_list, context=" ".join(heard[-words:] if words else ())))
+        heard = [*heard[-words:], *of_list.hypotheses[recognisers_best(of_list)].text.split()]
+    return result
 
 
 def sample_lists(lists: Sequence[NBest], count: int | None, *, seed: int) -> list[NBest]:

@@ -11,7 +11,7 @@ Relations  `engine` does the blocks; `energylm rerank` keeps growing lists of sc
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,18 +35,22 @@ class BlockForm:
 
 
 class KeptBlocks:
-    """The finished blocks of one job. Without an `output` nothing is kept."""
+    """The finished blocks of one job. Without an `output` nothing is kept; `others` are outputs of other runs, which
+    are read only."""
 
-    def __init__(self, output: Path | None, job: Any, form: BlockForm) -> None:
+    def __init__(self, output: Path | None, job: Any, form: BlockForm, *, others: Sequence[Path] = ()) -> None:
         self.form = form
-        self.folder = None if output is None else output / FOLDER / sha256_of_json([FORMAT_VERSION, job])[:20]
+        folders = [each / FOLDER / sha256_of_json([FORMAT_VERSION, job])[:20] for each in (output, *others) if each]
+        self.folder = None if output is None else folders[0]
+        self._folders = folders
         self._changed = False
 
     def find(self, number: int, block: Any) -> tuple[Any] | None:
         """What came of the block in an earlier run, in a tuple; None if that is not known."""
-        path = self._path(number)
-        if path is None or not path.is_file():
-            return None
+        paths = [folder / _file_name(number) for folder in self._folders]
+        return next((kept for path in paths if path.is_file() and (kept := self._read(path, block)) is not None), None)
+
+    def _read(self, path: Path, block: Any) -> tuple[Any] | None:
         try:
             record = read_json(path)
             whole = record["sha256"] == sha256_of_json([record["block"], record["found"]])
@@ -64,9 +68,12 @@ class KeptBlocks:
 
     def keep(self, number: int, block: Any, result: Any) -> None:
         """On disk before anything else happens."""
-        if (path := self._path(number)) is not None:
+        if self.folder is not None:
             record = {"block": self._hash(block), "found": self.form.to_json(result)}
-            write_json(path, record | {"sha256": sha256_of_json([record["block"], record["found"]])})
+            write_json(
+                self.folder / _file_name(number),
+                record | {"sha256": sha256_of_json([record["block"], record["found"]])},
+            )
 
     def run(self, pool: Pool, blocks: Iterable[Any], *, progress: Progress) -> Iterator[Any]:
         """What comes of each block, in order: kept from an earlier run, or done now and kept at once."""
@@ -96,5 +103,6 @@ class KeptBlocks:
     def _hash(self, block: Any) -> str:
         return sha256_of_json(self.form.block(block))
 
-    def _path(self, number: int) -> Path | None:
-        return None if self.folder is None else self.folder / f"block-{number:05}.json"
+
+def _file_name(number: int) -> str:
+    return f"block-{number:05}.json"

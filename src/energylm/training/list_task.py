@@ -55,8 +55,13 @@ def list_folds(references: Sequence[str], count: int) -> list[NDArray[np.int64]]
     fold_of: dict[str, int] = {}
     fold_U = np.empty(len(references), np.int64)
     for index, reference in enumerate(references):
-        fold_U[index] = fold_of.setdefault(" ".join(reference.split()).casefold(), index * count // len(references))
+        fold_U[index] = fold_of.setdefault(same_reference(reference), index * count // len(references))
     return [np.flatnonzero(fold_U == fold) for fold in range(count)]
+
+
+def same_reference(reference: str | None) -> str:
+    """What two references have in common that differ in case and white space alone."""
+    return " ".join((reference or "").split()).casefold()
 
 
 class ListTask:

@@ -156,6 +156,31 @@ def test_a_killed_run_goes_on_where_it_stopped(files, tmp_path, read_lists_of):
     assert len(seen) == 2
 
 
+def test_scores_of_another_run_are_used(files, tmp_path, read_lists_of):
+    seen, _ = read_lists_of
+    chosen = {"lists": str(files / "test.json"), "dev": str(files / "dev.json")}
+    first = config(chosen).run(Job(output=tmp_path / "first"))
+    seen.clear()
+    second = config(chosen, scores=str(tmp_path / "first")).run(Job(output=tmp_path / "second"))
+    assert not seen and second.chosen == first.chosen
+    third = config(chosen, scores=str(tmp_path / "first"), context=3).run()  # reads other texts
+    assert len(seen) == 6 and third.chosen == first.chosen
+
+
+def test_context_comes_from_the_whole_file(files, read_lists_of):
+    """t2's best is empty, so that t3 reads t1's; a limit takes lists away, not what was heard before them."""
+    seen, _ = read_lists_of
+    alone = {"lists": str(files / "test.json")}
+    config(alone, weight=[0.25], context=5).run()
+    assert seen == [[2, 2, 1], [4, 5], [6, 6]]
+    seen.clear()
+    config(alone, weight=[0.25], context=5, limit=1).run()
+    assert seen in ([[2, 2, 1]], [[4, 5]], [[6, 6]])
+    seen.clear()
+    config(alone, weight=[0.25]).run()
+    assert seen == [[2, 2, 1], [2, 3], [4, 4]]
+
+
 def test_scores_are_kept_whatever_the_device_but_not_whatever_the_dtype(files):
     lists = read_lists(files / "test.json")
     plain, moved, wide = (
@@ -216,6 +241,13 @@ def test_a_limit_takes_the_same_lists_every_time(files):
     first, again = (config(one, weight=[0.3], limit=2).run() for _ in range(2))
     assert [r.utterance for r in first.chosen[0]] == [r.utterance for r in again.chosen[0]]
     assert len(first.chosen[0]) == 2 and "2 lists of each file at random" in first.convention
+
+
+def test_a_set_has_limits_of_its_own(files):
+    test, dev = str(files / "test.json"), str(files / "dev.json")
+    run = config({"lists": test, "dev": dev, "limit": 1, "dev_limit": 2}, {"lists": dev, "dev": dev}, limit=3).run()
+    assert [(outcome.lists, outcome.tuning.lists) for outcome in run.outcomes] == [(1, 2), (3, 3)]
+    assert run.lists == 6 and run.seconds_a_list == pytest.approx(run.seconds / 6)
 
 
 def test_ties_are_said(files, capsys):

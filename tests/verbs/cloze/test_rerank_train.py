@@ -67,6 +67,26 @@ def test_a_leak_would_show_and_there_is_none(tmp_path, bag, monkeypatch):
     assert leaking.reranked.value == 0.0 and leaking.closed.value == 100.0
 
 
+def test_dev_lists_are_never_learnt_from(tmp_path, bag, monkeypatch, capsys):
+    """Lists that stand in both files teach nothing of themselves; learnt from after all, the planted leak, they seem to
+    be set right. What the training lists share with them is learnt."""
+    own = written(tmp_path / "own.json", "good{}".format, "bad{}".format)
+    other = written(tmp_path / "other.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
+    both, dev = [str(own), str(other)], str(own)
+    honest = verb(own, bag, lists=both, dev=dev).run(Job(output=tmp_path / "honest"))
+    assert "24 training lists have the reference of a dev list" in capsys.readouterr().err
+    assert honest.reranked.value == honest.one_best.value == pytest.approx(100 / 3) and honest.lists == COUNT
+    assert not (tmp_path / "honest" / "folds").exists() and "judged by λ" in honest.summary()
+    monkeypatch.setattr(rerank_training, "same_reference", lambda reference: object())
+    leaking = verb(own, bag, lists=both, dev=dev).run(Job(output=tmp_path / "leaking"))
+    assert leaking.reranked.value == 0.0
+    monkeypatch.undo()
+    learnt = written(tmp_path / "learnt.json", lambda number: f"is bad{number}", lambda number: f"was bad{number}")
+    run = verb(other, bag, dev=str(learnt)).run(Job(output=tmp_path / "run"))
+    assert run.reranked.value == 0.0 and run.one_best.value == 25.0
+    assert json.loads((tmp_path / "run" / "reranker.json").read_text())["weight"] == list(run.weights)
+
+
 @pytest.mark.parametrize("objective", ["expected-error", "nce", "most-offending"])
 def test_what_all_lists_share_is_learnt(tmp_path, bag, objective):
     """ "is" for "was" in every list: each fold learns it from the others; saved, it reranks lists that nobody saw."""

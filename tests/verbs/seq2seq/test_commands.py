@@ -4,10 +4,12 @@ import json
 import random
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from energylm.bundles.seq2seq_model import Seq2SeqModel
 from energylm.cli.main import main, program
+from energylm.data.nbest import read_lists
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 
 WHO, WHERE, WHAT = ("Ada", "Bo", "Cy", "Di"), ("Rome", "Lima", "Oslo"), ("saw", "left", "knows")
@@ -129,6 +131,25 @@ def test_composite_tags(folder, tmp_path):
     assert len(shown.split()) == 3 and "/" in shown
 
 
+@torch.no_grad()
+def forced_score(model, source, text):
+    """log P(text | source), the end counted, by feeding the text symbol by symbol."""
+    ids = torch.tensor([model.source_ids(source)])
+    stepper = model.network.stepper(ids, torch.tensor([ids.shape[1]]))
+    (state, inputs_B1E), total = stepper.start(), 0.0
+    for position, symbol in enumerate(model.target_ids(text)):
+        state, scores_B1V = stepper.step(state, inputs_B1E, position=position)
+        total += float(scores_B1V[0, 0].log_softmax(-1)[symbol])
+        inputs_B1E = stepper.embedding_VE[symbol][None, None]
+    return total
+
+
+def test_lists_need_a_beam(tagger, folder):
+    for options in (("--nbest", 4), ("--decode", "greedy", "--nbest", 1)):
+        with pytest.raises(ConfigError, match="add --decode beam --beam"):
+            invoke("decode", tagger, folder / "valid.de", *options)
+
+
 def test_translation_from_files_to_bleu(folder, tmp_path):
     done = invoke(
         "train", "translation", *files(folder, "de", "en"), "-o", tmp_path / "run", *SMALL, "--steps", 60,
@@ -137,6 +158,16 @@ def test_translation_from_files_to_bleu(folder, tmp_path):
     assert done.exit_code == 0 and "bleu" in done.stdout and "log_z" in done.stdout
     model = tmp_path / "run" / "model"
     assert len(invoke("decode", model, folder / "valid.de", "--beam", 2).stdout.splitlines()) == 12
+    best = invoke("decode", model, folder / "valid.de", "--beam", 4).stdout.splitlines()
+    (tmp_path / "lists").write_text(invoke("decode", model, folder / "valid.de", "--beam", 4, "--nbest", 4).stdout)
+    lists = read_lists(tmp_path / "lists", references=folder / "valid.en")
+    assert [each.hypotheses[0].text for each in lists] == best and len(lists) == 12
+    checked = Seq2SeqModel.from_pretrained(model)
+    for source, each in zip((folder / "valid.de").read_text().splitlines(), lists, strict=True):
+        assert len({member.text for member in each.hypotheses}) == len(each.hypotheses) <= 4
+        for member in each.hypotheses[:2]:  # the network's own log-probability, symbol by symbol
+            assert member.score == pytest.approx(forced_score(checked, source, member.text), abs=1e-3)
+    assert forced_score(checked, source, "Oslo saw") != pytest.approx(member.score, abs=1e-3)
     result = invoke(
         "evaluate", model, folder / "valid.de", folder / "valid.en", "--normalization", "global",
         "--set", "length_bins=[3,4]", "--json", tmp_path / "e.json",

@@ -17,9 +17,9 @@ from energylm.config.cloze import (
     LengthNormalisation,
     LengthTerm,
     ListObjective,
+    ListScorerConfig,
     MetricName,
     NBestFormat,
-    ScorerConfig,
     WeightGrid,
     WeightSearch,
 )
@@ -39,7 +39,7 @@ MODEL_FOLDER = "model"  # of a training run
 RERANKER_FILE = "reranker.json"  # of a folder of `rerank train`: options of `rerank`
 
 
-class NamedScorer(ScorerConfig):
+class NamedScorer(ListScorerConfig):
     """One of the models whose scores are added to the recogniser's."""
 
     model: str = Field(description=f"The scorer: {MODEL}.")
@@ -52,19 +52,29 @@ class RerankSet(Config):
     dev: str | None = Field(None, description="A file of n-best lists with references on which λ is tuned.")
     references: str | None = Field(None, description="References of `lists`, a line each, where it has none inside.")
     dev_references: str | None = Field(None, description="References of `dev`, likewise.")
+    # Left out of what identifies a finished result where nothing was asked for: older ones are found again.
+    limit: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda value: value is None,
+        description="Use this many of `lists`, chosen at random; none: as the limit for all says.",
+    )
+    dev_limit: int | None = Field(None, ge=1, exclude_if=lambda value: value is None, description="The same of `dev`.")
 
     @property
     def tuned_on(self) -> "RerankSet | None":
         """The dev lists as a set of their own."""
-        return None if self.dev is None else RerankSet(lists=self.dev, references=self.dev_references)
+        if self.dev is None:
+            return None
+        return RerankSet(lists=self.dev, references=self.dev_references, limit=self.dev_limit)
 
     @property
     def measured_on(self) -> "RerankSet":
         """The lists without their dev lists."""
-        return RerankSet(lists=self.lists, references=self.references)
+        return RerankSet(lists=self.lists, references=self.references, limit=self.limit)
 
 
-class Rerank(Verb, ScorerConfig):
+class Rerank(Verb, ListScorerConfig):
     """Choose the hypothesis with the highest f + λ·score, with λ tuned on dev lists, for each file by itself.
 
     Prints a table: 1-best, reranked with interval and p of the paired bootstrap, oracle. Casing, method and the like
@@ -101,6 +111,9 @@ class Rerank(Verb, ScorerConfig):
     references: Strings = Field((), description="A file of references, a line each, for each FILE.")
     dev_references: Strings = Field((), description="A file of references for each --dev.")
     scorers: tuple[NamedScorer, ...] = Field((), description="Scorers with settings of their own.")
+    scores: Strings = Field(
+        (), exclude_if=lambda value: not value, description="Another run's --output, whose kept scores are used."
+    )
     sets: tuple[RerankSet, ...] = Field((), description="Sets of lists, each with its dev lists and references.")
     format: NBestFormat | None = Field(None, description="Format of the lists; none: by the file's name or content.")
     grid: WeightGrid = Field(WeightGrid(), description="The λ that are tried.")
@@ -204,7 +217,7 @@ class Rerank(Verb, ScorerConfig):
     @property
     def all_scorers(self) -> tuple[NamedScorer, ...]:
         """Each with the settings that hold for all, where it has none of its own."""
-        common = {name: getattr(self, name) for name in ScorerConfig.model_fields}
+        common = {name: getattr(self, name) for name in ListScorerConfig.model_fields}
         named = [NamedScorer(model=model) for model in (self.model, *self.scorer) if model is not None]
         return tuple(
             NamedScorer(**common | scorer.model_dump(exclude_unset=True)) for scorer in (*named, *self.scorers)
@@ -255,12 +268,14 @@ class TrainReranker(TrainingVerb):
     """Train an energy on n-best lists with references, and combine it with other scorers: P ∝ P_recogniser · exp(−E).
 
     Lists are cut into folds; each is judged by an energy that was trained on the others, and λ of all scorers are tuned
-    on these scores, so that no list tunes on itself. Then an energy learns from all lists. `energylm rerank OUTPUT
-    FILE...` reranks with what came of it. Killed runs go on where they stopped when run again.
+    on these scores, so that no list tunes on itself. Then an energy learns from all lists. With --dev one energy learns
+    from the lists, and λ from the dev lists. `energylm rerank OUTPUT FILE...` reranks with what came of it. Killed runs
+    go on where they stopped when run again.
     """
 
     examples = (
         "energylm rerank train dev_clean.json dev_other.json --init minilm-l6 --output runs/reranker",
+        "energylm rerank train dev_other.json --dev dev_clean.json --init minilm-l6 --output runs/reranker",
         "energylm rerank train dev.json --init runs/electric/model --objective nce --scorer smollm2-135m -o runs/r",
         "energylm rerank train dev.nbest --references dev.en --init lm --metric bleu --output runs/translated",
     )
@@ -275,6 +290,15 @@ class TrainReranker(TrainingVerb):
         min_length=1, description="N-best lists with references, in any format that `energylm rerank` reads."
     )
     references: Strings = Field((), description="A file of references, a line each, for each FILE.")
+    dev: Strings = Field(
+        (),
+        exclude_if=lambda value: not value,
+        description="Lists that only tune λ, in place of folds that are judged by energies of their own; training "
+        "lists with a reference of theirs are left out.",
+    )
+    dev_references: Strings = Field(
+        (), exclude_if=lambda value: not value, description="A file of references for each --dev."
+    )
     format: NBestFormat | None = Field(None, description="Format of the lists; none: by the file's name or content.")
     init: str = Field(
         description="What the energy starts from: a folder or name of an encoder, of a causal or masked model, of an "

@@ -81,9 +81,10 @@ class RerankResult(Record):
     convention: str
     hypotheses: int
     seconds: float  # of scoring, whenever that was
+    lists: int = 0  # that were scored
     report: Path | None = field(default=None, metadata=LOCAL)
 
-    computed = ("hypotheses_per_second",)
+    computed = ("hypotheses_per_second", "seconds_a_list")
 
     @property
     def outcomes(self) -> list[SetOutcome]:
@@ -92,6 +93,10 @@ class RerankResult(Record):
     @property
     def hypotheses_per_second(self) -> float:
         return self.hypotheses / max(self.seconds, 1e-9)
+
+    @property
+    def seconds_a_list(self) -> float | None:
+        return self.seconds / self.lists if self.lists else None
 
     @property
     def best_lines(self) -> str:
@@ -120,11 +125,6 @@ class RerankResult(Record):
 
 def best_lines(chosen: Sequence[Reranked]) -> str:
     return "".join(f"{best.utterance}\t{best.best}\n" for best in chosen)
-
-
-def recognisers_best(of_list: NBest) -> int:
-    """The index of what the recogniser itself scores highest, the first of equals."""
-    return max(range(len(of_list.hypotheses)), key=lambda index: of_list.hypotheses[index].score)
 
 
 def best_members(lists: Sequence[NBest], statistics_UHM: Floats, metric: AdditiveMetric) -> list[int]:

@@ -7,7 +7,8 @@ OUTPUT/blocks/           the scores of the other scorers, kept
 
 The numbers that are told are cross-fitted twice: a list's energy comes from a network that never saw it, and its λ from
 the other folds. What is saved has λ from all folds together, under energies that are out of fold as well: the energy of
-OUTPUT/model knows its own lists by heart, and λ tuned on those would trust it too much.
+OUTPUT/model knows its own lists by heart, and λ tuned on those would trust it too much. With dev lists there is one
+energy, the folds are those of the dev lists, and training lists with a reference of theirs are left out.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from energylm.bundles.reranker import check_references, gathered_scores, hypothe
 from energylm.bundles.scorer_text import recased
 from energylm.config.models import SUM, TEXT
 from energylm.config.training import TrainingConfig
-from energylm.data.nbest import NBest, read_lists, sample_lists
+from energylm.data.nbest import NBest, read_lists, recognisers_best, sample_lists
 from energylm.estimators.additive_metrics import (
     AdditiveMetric,
     Floats,
@@ -40,12 +41,12 @@ from energylm.files import sha256_of_json, write_json
 from energylm.jobs.engine import open_engine
 from energylm.jobs.job import Job
 from energylm.objectives.list_losses import LIST_LOSSES
-from energylm.progress import say
+from energylm.progress import progress, say
 from energylm.training.engine import state_of_run, train
-from energylm.training.list_task import CostedList, ListTask, list_folds
+from energylm.training.list_task import CostedList, ListTask, list_folds, same_reference
 from energylm.training.state import TrainedRun, TrainingResult
 from energylm.verbs.cloze.rerank import MODEL_FOLDER, RERANKER_FILE, NamedScorer, RerankSet, TrainReranker
-from energylm.verbs.cloze.rerank_report import best_members, recognisers_best
+from energylm.verbs.cloze.rerank_report import best_members
 from energylm.verbs.cloze.reranking import score_files
 from energylm.verbs.cloze.score import check_scorer
 
@@ -55,11 +56,12 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class RerankerRun(TrainedRun):
-    """Numbers of the training lists, cross-fitted; in the metric's own unit."""
+    """Numbers of the training lists or the dev lists, cross-fitted; in the metric's own unit."""
 
     metric: str
     lists: int
     folds: int
+    unseen: bool  # whether these are dev lists, of which the energy saw none
     one_best: MetricInterval
     energy_alone: float  # f − λE
     reranked: MetricInterval  # all scorers and terms
@@ -73,10 +75,11 @@ class RerankerRun(TrainedRun):
         closed = (
             "" if self.closed is None else f", {self.closed.value:.1f} % of the way to the oracle's {self.oracle:.2f}"
         )
+        judge = "λ" if self.unseen else "what learnt"
         weights = ", ".join(f"{name} {weight:.4g}" for name, weight in zip(self.weighed, self.weights, strict=True))
         return (
             f"{self.metric} {self.one_best.value:.2f} -> {self.reranked.value:.2f} (energy alone "
-            f"{self.energy_alone:.2f}) over {self.lists:,} lists, each judged by what learnt from the other "
+            f"{self.energy_alone:.2f}) over {self.lists:,} lists, each judged by {judge} from the other "
             f"{self.folds - 1} of {self.folds} folds{closed}, p = {self.p_value:.2g}; λ: {weights}"
         )
 
@@ -112,17 +115,18 @@ class TrainingLists:
 def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
     """Train into the folder of the job, or continue the run that it holds."""
     output, metric = job.folder, metric_called(verb.metric)
-    lists = read_training_lists(verb)
-    known = TrainingLists.of(lists, metric, folds=verb.folds)
-    energies: list[list[float]] = [[] for _ in lists]
-    for fold, held_out in enumerate(known.folds):
+    train, dev = read_training_lists(verb)
+    known = TrainingLists.of(dev or train, metric, folds=verb.folds)
+    lists, energies = known.lists, [[0.0]] * len(known.lists)
+    learnt = TrainingLists.of(train, metric, folds=verb.folds).costed if dev else known.costed
+    for fold, held_out in enumerate(() if dev else known.folds):
         folder = output / "folds" / str(fold + 1)
         say(f"energylm: fold {fold + 1} of {len(known.folds)}: {len(held_out):,} lists held out")
         _train(verb, known.without(fold), folder)
-        judge = EnergyModel.from_pretrained(folder / MODEL_FOLDER)
-        for index in held_out:
-            energies[index] = _energies(judge, known.costed[index], verb)
-    result = _train(verb, known.costed, output)
+        _judge(folder, known, held_out, verb, energies)
+    result = _train(verb, learnt, output)
+    if dev:
+        _judge(output, known, np.arange(len(lists)), verb, energies)
     own = NamedScorer(model=MODEL_FOLDER, casing=verb.casing)
     others = [NamedScorer(model=name, casing=verb.casing) for name in verb.scorer]
     with open_engine(job.engine) as engine:
@@ -133,29 +137,42 @@ def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
     scores = gathered_scores(lists, scored, names=names, terms=verb.term)
     weights = search_weights(scores, known.statistics_UHM, metric).weights
     _save(output, verb, [own, *others], weights)
-    return _told(result, output, known, scores, metric, weighed=(*names, *verb.term), weights=weights)
+    facts = _told(known, scores, metric)
+    return RerankerRun.of(
+        result, output, unseen=bool(dev), weighed=(*names, *verb.term), weights=tuple(weights), **facts
+    )
 
 
 def describe_training(verb: TrainReranker, output: Path) -> str:
     """Read every list and find every model without loading one; what would be done, in words."""
-    lists = read_training_lists(verb)
-    check_references(lists, metric=verb.metric.upper())
+    lists, dev = read_training_lists(verb)
+    check_references([*lists, *dev], metric=verb.metric.upper())
     for name in verb.scorer:
         check_scorer(name, NamedScorer(model=name, casing=verb.casing))
     locate(verb.init)
+    how = f"λ on {len(dev):,} dev lists" if dev else f"{verb.folds} folds and all"
     return (
         f"{output}: {state_of_run(output)}: an energy from {verb.init} by {verb.objective} on {len(lists):,} lists, "
-        f"{verb.folds} folds and all, {verb.training.steps:,} steps of {verb.training.global_batch} lists each"
+        f"{how}, {verb.training.steps:,} steps of {verb.training.global_batch} lists each"
     )
 
 
-def read_training_lists(verb: TrainReranker) -> list[NBest]:
-    references = verb.references or (None,) * len(verb.lists)
-    lists = []
-    for name, of_file in zip(verb.lists, references, strict=True):
-        read = read_lists(name, form=verb.format, references=of_file)
-        lists += sample_lists(read, verb.limit, seed=verb.training.seed)
-    return lists
+def read_training_lists(verb: TrainReranker) -> tuple[list[NBest], list[NBest]]:
+    """The lists that are learnt from, and the dev lists, none of whose references is among the former's."""
+
+    def read(names: Sequence[str], references: Sequence[str]) -> list[NBest]:
+        lists = []
+        for name, of_file in zip(names, references or (None,) * len(names), strict=True):
+            of_name = read_lists(name, form=verb.format, references=of_file)
+            lists += sample_lists(of_name, verb.limit, seed=verb.training.seed)
+        return lists
+
+    train, dev = read(verb.lists, verb.references), read(verb.dev, verb.dev_references)
+    unseen = {same_reference(each.reference) for each in dev}
+    kept = [each for each in train if same_reference(each.reference) not in unseen]
+    if len(kept) < len(train):
+        say(f"energylm: {len(train) - len(kept):,} training lists have the reference of a dev list and are left out")
+    return kept, dev
 
 
 def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> TrainingResult:
@@ -207,8 +224,16 @@ def start_energy(verb: TrainReranker) -> EnergyModel:
     return energy
 
 
-def _energies(judge: EnergyModel, of_list: CostedList, verb: TrainReranker) -> list[float]:
-    return judge.text_energies([recased(text, verb.casing) for text in of_list.texts]).double().tolist()
+def _judge(
+    folder: Path, known: TrainingLists, indices: Indices, verb: TrainReranker, energies: list[list[float]]
+) -> None:
+    """Put what the energy of `folder` says of the lists at `indices` into `energies`."""
+    judge = EnergyModel.from_pretrained(folder / MODEL_FOLDER)
+    with progress("judging lists", total=len(indices), unit="list") as bar:
+        for index in indices:
+            texts = [recased(text, verb.casing) for text in known.costed[index].texts]
+            energies[index] = judge.text_energies(texts).double().tolist()
+            bar.advance(1)
 
 
 def _save(output: Path, verb: TrainReranker, scorers: Sequence[NamedScorer], weights: Sequence[float]) -> None:
@@ -234,16 +259,8 @@ def cross_fitted_choices(scores: ListScores, known: TrainingLists, metric: Addit
     return chosen_U
 
 
-def _told(
-    result: TrainingResult,
-    output: Path,
-    known: TrainingLists,
-    scores: ListScores,
-    metric: AdditiveMetric,
-    *,
-    weighed: tuple[str, ...],
-    weights: tuple[float, ...],
-) -> RerankerRun:
+def _told(known: TrainingLists, scores: ListScores, metric: AdditiveMetric) -> dict[str, Any]:
+    """The cross-fitted numbers of a `RerankerRun`."""
     rows_U, statistics_UHM = np.arange(len(known.lists)), known.statistics_UHM
     alone = replace(scores, scores_SUH=scores.scores_SUH[:1])
     chosen = {name: cross_fitted_choices(each, known, metric) for name, each in (("all", scores), ("alone", alone))}
@@ -251,18 +268,14 @@ def _told(
     second_UM = statistics_UHM[rows_U, chosen["all"]]
     oracle_UM = statistics_UHM[rows_U, best_members(known.lists, statistics_UHM, metric)]
     comparison = paired_bootstrap(first_UM, second_UM, metric, resamples=RESAMPLES, seed=0)
-    return RerankerRun.of(
-        result,
-        output,
-        metric=metric.name,
-        lists=len(known.lists),
-        folds=len(known.folds),
-        one_best=comparison.first,
-        energy_alone=float(metric.value(statistics_UHM[rows_U, chosen["alone"]].sum(0))),
-        reranked=comparison.second,
-        oracle=float(metric.value(oracle_UM.sum(0))),
-        closed=closed_share(first_UM, second_UM, oracle_UM, metric, resamples=RESAMPLES, seed=0),
-        p_value=comparison.p_value,
-        weighed=weighed,
-        weights=tuple(weights),
-    )
+    return {
+        "metric": metric.name,
+        "lists": len(known.lists),
+        "folds": len(known.folds),
+        "one_best": comparison.first,
+        "energy_alone": float(metric.value(statistics_UHM[rows_U, chosen["alone"]].sum(0))),
+        "reranked": comparison.second,
+        "oracle": float(metric.value(oracle_UM.sum(0))),
+        "closed": closed_share(first_UM, second_UM, oracle_UM, metric, resamples=RESAMPLES, seed=0),
+        "p_value": comparison.p_value,
+    }

@@ -30,7 +30,7 @@ from energylm.bundles.reranker import (
     tune_sharpness,
 )
 from energylm.config.cloze import MBR
-from energylm.data.nbest import NBest, name_of, read_lists, sample_lists
+from energylm.data.nbest import NBest, name_of, read_lists, recognisers_best, sample_lists, with_context
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, closed_share, metric_called, paired_bootstrap
 from energylm.estimators.weight_tuning import ListScores
 from energylm.files import folder_lock, sha256_of_json, write_text
@@ -47,7 +47,6 @@ from energylm.verbs.cloze.rerank_report import (
     best_lines,
     best_members,
     changed_choices,
-    recognisers_best,
     rerank_sections,
 )
 from energylm.verbs.cloze.score import ScoreWorker, check_scorer, scorer_identity, scorer_place
@@ -77,7 +76,8 @@ def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
         file: hypothesis_statistics(lists, metric) if _is_measured(file, lists, verb) else None
         for file, lists in files.items()
     }
-    scorers = [score_files(scorer, files, output, engine) for scorer in verb.all_scorers]
+    others = [Path(folder) for folder in verb.scores]
+    scorers = [score_files(scorer, files, output, engine, others=others) for scorer in verb.all_scorers]
     names = [scorer.name for scorer in scorers]
     known = {}
     for file, lists in files.items():
@@ -100,6 +100,7 @@ def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
         convention="; ".join([metric.convention, _formula(verb), *(scorer.convention for scorer in scorers)]),
         hypotheses=sum(len(of_list.hypotheses) for lists in files.values() for of_list in lists),
         seconds=sum(scorer.seconds for scorer in scorers),
+        lists=sum(map(len, files.values())),
     )
     if output is None:
         return result
@@ -123,11 +124,13 @@ def check_inputs(verb: Rerank) -> str:
 def read_files(verb: Rerank) -> dict[RerankSet, list[NBest]]:
     """Every file of lists once, under the name of a set without dev."""
     files: dict[RerankSet, list[NBest]] = {}
+    words = max(scorer.context for scorer in verb.all_scorers)
     for of_set in verb.all_sets:
         for file in filter(None, (of_set.tuned_on, of_set.measured_on)):
             if file not in files:
                 lists = read_lists(file.lists, form=verb.format, references=file.references)
-                files[file] = sample_lists(lists, verb.limit, seed=verb.seed)
+                limit = file.limit or verb.limit
+                files[file] = sample_lists(with_context(lists, words), limit, seed=verb.seed)
     return files
 
 
@@ -154,17 +157,22 @@ class ScorerOutcome:
 
 
 def score_files(
-    scorer: NamedScorer, files: Mapping[RerankSet, list[NBest]], output: Path | None, engine: Engine
+    scorer: NamedScorer,
+    files: Mapping[RerankSet, list[NBest]],
+    output: Path | None,
+    engine: Engine,
+    *,
+    others: Sequence[Path] = (),
 ) -> ScorerOutcome:
-    """Every list of every file; blocks that an output folder has already are not scored again."""
+    """Every list of every file; blocks that an output folder has already, or one of `others`, are not scored again."""
     model = scorer_place(scorer.model)
     with engine.pool(partial(ListScorer, model, scorer), models=[model]) as pool:
         outcome = ScorerOutcome(**pool.facts(), scores={file: [] for file in files})
         for file, lists in files.items():
-            kept = KeptBlocks(output, output and kept_identity(scorer, lists), FORM)
+            kept = KeptBlocks(output, (output or others) and kept_identity(scorer, lists), FORM, others=others)
             what = f"scoring {Path(name_of(file.lists)).name} with {outcome.name}"
             with progress(what, total=len(lists), unit="list") as bar:
-                for block in kept.run(pool, list_blocks(lists), progress=bar):
+                for block in kept.run(pool, list_blocks(lists, context=scorer.context), progress=bar):
                     outcome.scores[file] += block.scores
                     outcome.seconds += block.seconds
     return outcome

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from energylm.config.seq2seq import DecodingConfig
+from energylm.config.seq2seq import BEAM, DecodingConfig
 from energylm.errors import DataError
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import Record
@@ -39,6 +39,7 @@ class DecodeSeq2Seq(UsesSeq2Seq):
     examples = (
         'echo "Ada Lovelace was born in London ." | energylm seq2seq decode runs/ner/model -',
         "energylm seq2seq decode runs/mt/model test.de --decode beam --beam 5 --set decoding.length_exponent=1",
+        "energylm seq2seq decode runs/mt/model test.de --beam 20 --nbest 20 > test.nbest",
     )
     shortcuts: ClassVar = UsesSeq2Seq.search
     apart_from: ClassVar = frozenset({"batch"})
@@ -46,7 +47,22 @@ class DecodeSeq2Seq(UsesSeq2Seq):
     source: Annotated[str, Positional("FILE|-")] = Field(
         STDIN, description="A sentence a line, a tagger's words apart by white space; - is standard input."
     )
+    nbest: int | None = Field(
+        None,
+        ge=1,
+        description="Print so many different outputs of the beam, each as a line that `energylm rerank` reads: number "
+        "from 0 ||| output ||| ||| score.",
+    )
     decoding: DecodingConfig = DecodingConfig()
+
+    @model_validator(mode="after")
+    def _lists_come_from_a_beam(self) -> Self:
+        if self.nbest is not None and (self.decoding.method != BEAM or self.decoding.beam < self.nbest):
+            raise ValueError(
+                f"--nbest {self.nbest} came with a {self.decoding.method} of {self.decoding.beam}; add --decode beam "
+                f"--beam {self.nbest}"
+            )
+        return self
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
         model, path = self._open()
@@ -72,15 +88,20 @@ class DecodeSeq2Seq(UsesSeq2Seq):
         from energylm.progress import progress
 
         model, path = self._open()
+        done = 0
         with progress("decoding", unit="sentence") as bar:
             for chunk in _chunks((line for _, line in decoded_lines(path)), self.batch * BATCHES_AT_ONCE):
                 written = [number for number, line in enumerate(chunk) if line.strip()]
-                outputs = [""] * len(chunk)
-                decoded = model.decode([chunk[n] for n in written], self.decoding, batch=self.batch)
-                for number, output in zip(written, decoded, strict=True):
-                    outputs[number] = output
+                sources = [chunk[number] for number in written]
                 bar.advance(len(chunk))
-                yield from outputs
+                if self.nbest is None:
+                    outputs = dict(zip(written, model.decode(sources, self.decoding, batch=self.batch), strict=True))
+                    yield from (outputs.get(number, "") for number in range(len(chunk)))
+                else:
+                    lists = model.best_outputs(sources, self.decoding, count=self.nbest, batch=self.batch)
+                    for number, members in zip(written, lists, strict=True):
+                        yield from (f"{done + number} ||| {output} |||  ||| {score:.6f}" for output, score in members)
+                done += len(chunk)
 
     def shown(self, result: DecodedLines) -> str:
         return ""  # each line was written as it came
