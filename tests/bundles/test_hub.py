@@ -14,11 +14,13 @@ import pytest
 import torch
 import yaml
 
-from energylm import Detector, EnergyModel, LanguageModel, ResidualModel
+from energylm import Detector, EnergyModel, LanguageModel, Reranker, ResidualModel, Scorer
 from energylm.bundles import hub, known_models
 from energylm.bundles.hub import model_card
 from energylm.cli.main import run
+from energylm.config.cloze import ScorerConfig
 from energylm.config.texts import BlockConfig
+from energylm.data.nbest import Hypothesis, NBest
 from energylm.errors import ModelError
 from energylm.files import read_json, write_json
 
@@ -94,6 +96,51 @@ def test_joint_models_and_detectors_come_back(fake_hub, model_folder, energy_fol
     detector = Detector.from_pretrained(energy_folder, blocks=BlockConfig(tokens=16))
     detector.push_to_hub("me/detector", private=True)
     assert Detector.from_pretrained("me/detector").predict(TEXTS) == detector.predict(TEXTS)
+
+
+LISTS = [
+    NBest(str(number), text, (Hypothesis(f"{text} the the", -1.0), Hypothesis(text, -1.5)))
+    for number, text in enumerate([*TEXTS, "The council paints.", "A stranger forgets the winter coats."])
+]
+
+
+def test_a_reranker_comes_back_with_its_scorers_and_its_weights(fake_hub, model_folder, masked_folder, capsys):
+    config = ScorerConfig(masking="within-word", casing="lower", long_texts="refuse")
+    scorers = [Scorer.from_pretrained(model_folder), Scorer.from_pretrained(masked_folder, config=config)]
+    reranker = Reranker.fit(LISTS, scorers, length_normalisation="word")
+    reranker.push_to_hub("me/reranker")
+    again = Reranker.from_pretrained("me/reranker")
+    assert again.rerank_lists(LISTS) == reranker.rerank_lists(LISTS)
+    assert [scorer.saved_as()[1] for scorer in again.scorers] == [scorer.saved_as()[1] for scorer in scorers]
+    plain = Reranker([scorers[0], Scorer.from_pretrained(masked_folder)], weight=(0.5, 0.5))
+    plain.push_to_hub("me/plain")  # teeth: other options of a scorer, and no length, give other totals
+    assert Reranker.from_pretrained("me/plain").rerank_lists(LISTS) != reranker.rerank_lists(LISTS)
+
+    card = (fake_hub / "me/reranker/README.md").read_text(encoding="utf-8")
+    assert yaml.safe_load(card.split("---")[1])["tags"] == ["energy-based-model", "reranker"]
+    told = reranker.report
+    for words in (
+        f"| validation, tuned | {told.tuned:.4g} |",
+        "| validation, lists | 4 |",
+        f"| weight | {', '.join(map(str, reranker.weights))} |",
+        "| scorers 2, masking | within-word |",
+        "## Made from of scorer_2/",
+        "tune it anew for lists of another",
+        'Reranker.from_pretrained("me/reranker")',
+    ):
+        assert words in card
+    assert "Nothing was measured" in (fake_hub / "me/plain/README.md").read_text(encoding="utf-8")
+
+
+def test_a_reranker_says_what_it_cannot_save_or_read(tmp_path, model_folder, energy_folder):
+    rounded = Reranker(Scorer.from_pretrained(model_folder, dtype="int8"))
+    with pytest.raises(ModelError, match="cannot be saved as a scorer, since its layers are rounded to int8; build"):
+        rounded.save_pretrained(tmp_path / "rounded")
+    with pytest.raises(ModelError, match=r"holds no reranker \(its kind: energy\); give a folder that"):
+        Reranker.from_pretrained(energy_folder)
+    Reranker(Scorer.from_pretrained(str(energy_folder))).save_pretrained(tmp_path / "energy")
+    (read,) = Reranker.from_pretrained(tmp_path / "energy").scorers
+    assert read.score(TEXTS) == Scorer.from_pretrained(str(energy_folder)).score(TEXTS)
 
 
 def test_a_dry_run_fetches_nothing_and_prints_the_card(fake_hub, energy_folder, capsys):

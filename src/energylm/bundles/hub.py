@@ -1,7 +1,7 @@
 """Models made here on the Hugging Face hub: fetched by OWNER/NAME like any other, pushed with a card that says where
 they come from.
 
-    energy.push_to_hub("OWNER/NAME")                  also language models, detectors and joint models
+    energy.push_to_hub("OWNER/NAME")                  also language models, detectors, rerankers, joint models
     EnergyModel.from_pretrained("OWNER/NAME")         a name works wherever a folder does (`known_models.locate`)
 
 The card is made from the manifest and from nothing else: data with their licences, base weights by their hashes,
@@ -54,6 +54,12 @@ ABOUT = {
         "ResidualModel",
         "It is normalised by estimates: a perplexity is an interval, and samples are as good as their effective sample "
         "size. Longer continuations need more samples.",
+    ),
+    "reranker": (
+        "A reranker of n-best lists: f + Σ λ·score, the models that score and the λ that were tuned, in one folder.",
+        "Reranker",
+        "λ weighs the scores of the recogniser or translator whose lists it was tuned on; tune it anew for lists of "
+        "another. What was measured on the lists of the tuning is too good.",
     ),
 }
 OTHER = ("A model made with energylm.", "Scorer", "What is not written above was not measured.")

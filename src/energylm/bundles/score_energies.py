@@ -83,12 +83,7 @@ class ScorerEnergy(ScoreEnergy):
         return torch.tensor([values.get(text, -math.inf) for text in texts], dtype=torch.float64)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        reader = self._scorer.reader
-        model: Any = getattr(reader, "lm", None) or getattr(reader, "model", None)
-        if not hasattr(model, "save_pretrained"):
-            raise ModelError(f"{self.name} cannot be saved, since its scorer has no model of ours; build it again")
-        options = {name: getattr(reader, name) for name in ("eos", "masking") if hasattr(reader, name)}
-        options |= {"casing": self._scorer.casing}
+        model, options = self._scorer.saved_as()
         facts = self.facts() | {"normalise": self._normalise, "options": options}
         save_model(folder, kind=self.kind, facts=facts, provenance={}, parts={SCORER_FOLDER: model})
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from energylm.bundles.language_model import KIND as CAUSAL
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.masked_language_model import KIND as MASKED
 from energylm.bundles.masked_language_model import MaskedLanguageModel
-from energylm.bundles.model_folder import MANIFEST, load_config
+from energylm.bundles.model_folder import MANIFEST, Saved, load_config
 from energylm.bundles.scorer_text import (
     Reading,
     TextScore,
@@ -325,6 +325,18 @@ class Scorer:
     def _networks(self) -> Sequence[nn.Module]:
         networks: Sequence[nn.Module] = getattr(self.reader, "networks", ())
         return networks
+
+    def saved_as(self) -> tuple[Saved, dict[str, Any]]:
+        """The model that it reads with, and the options (`ScorerConfig`) with which `from_pretrained` makes the same
+        scorer of that model's folder."""
+        readers = [getattr(self.reader, name, None) for name in ("lm", "model", "energy")]
+        model = next((reader for reader in readers if hasattr(reader, "save_pretrained")), None)
+        if model is None or any(map(is_quantized, self._networks)):
+            why = "its layers are rounded to int8" if model else "it has no model of ours"
+            raise ModelError(f"{self.name} cannot be saved as a scorer, since {why}; build it again where it is needed")
+        options = {name: getattr(self.reader, name) for name in ("eos", "masking") if hasattr(self.reader, name)}
+        long_texts = {"long_texts": "refuse" if self.refuses_long_texts else WINDOWS}
+        return model, options | {"casing": self.casing} | long_texts
 
     @property
     def name(self) -> str:

@@ -148,6 +148,7 @@ def fit_reranker(
     reranker.report = RerankerFit(
         tuning.weights, measure.name, len(lists), first_best, tuning.value, held_out, measure.convention
     )
+    reranker.provenance = {"validation": reranker.report.to_json()}
     return reranker
 
 
