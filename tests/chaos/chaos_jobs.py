@@ -91,6 +91,24 @@ def perplexity(folder: Path, made: Path) -> None:
     Perplexity(**models, source=str(made / "corpus"), **sizes).run(Job(output=folder))
 
 
+def detect(folder: Path, made: Path) -> None:
+    from energylm import Detector, LanguageModel
+    from energylm.bundles.zero_shot_energy import ZeroShotEnergy
+    from energylm.config.texts import BlockConfig
+    from energylm.files import write_json
+    from energylm.jobs.job import Job
+    from energylm.verbs import RunDetector
+    from energylm.verbs.detect import judging
+
+    detector = made / "log-rank"
+    if not detector.exists():
+        log_rank = ZeroShotEnergy(LanguageModel.from_pretrained(made / "lm" / "model"), "log-rank")
+        Detector(log_rank, blocks=BlockConfig(tokens=16, stride=16)).save_pretrained(detector)
+    judging.PORTION_TEXTS = 4  # of this process, which does nothing else
+    judged = RunDetector(detector=str(detector), files=(str(write_texts(made)),)).run(Job(output=folder))
+    write_json(folder / "scores.json", [[text.name, text.score] for text in judged.texts])
+
+
 def mcmc(folder: Path, made: Path) -> None:
     from energylm.jobs.job import Job
     from energylm.verbs.chains.mcmc import MCMC
@@ -197,9 +215,10 @@ JOBS = {
     "negatives": Job(negatives, ("corpus", "lm")),
     "energy": Job(energy, ("corpus", "negatives")),
     "perplexity": Job(perplexity, ("corpus", "lm", "energy")),
+    "detect": Job(detect, ("corpus", "lm")),
     "mcmc": Job(mcmc, ("mlm",)),
     "grid": Job(grid),
     "reproduce": Job(reproduce),
     "careless": Job(careless),
 }
-LONG_JOBS = ("corpus", "lm", "negatives", "energy", "perplexity", "mcmc", "grid", "reproduce")
+LONG_JOBS = ("corpus", "lm", "negatives", "energy", "perplexity", "detect", "mcmc", "grid", "reproduce")

@@ -35,6 +35,7 @@ for module in (
     "energylm.verbs.lm.working",
     *(f"energylm.verbs.joint.{name}" for name in ("writing_negatives", "training_energy", "measuring")),
     "energylm.verbs.detect.discriminating",
+    "energylm.verbs.detect.judging",
     "energylm.verbs.recipes.grid_steps",
     "energylm.verbs.recipes.reproducing",
 ):

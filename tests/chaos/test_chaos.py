@@ -11,7 +11,7 @@ import signal
 import pytest
 
 pytestmark = pytest.mark.xdist_group("chaos")  # they share a nursery and what the jobs are made from
-JOBS = ("corpus", "lm", "negatives", "energy", "perplexity", "mcmc", "grid", "reproduce")
+JOBS = ("corpus", "lm", "negatives", "energy", "perplexity", "detect", "mcmc", "grid", "reproduce")
 
 
 def killed_and_resumed(nursery, job, folder, *, moment, seconds):

@@ -15,27 +15,24 @@ import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
-    LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedTokenizerFast,
     pipeline,
 )
 
 from energylm.benchmarks.harness import Bar, BenchmarkResult, Options, interleaved_seconds, seconds_of
-from energylm.benchmarks.inputs import nbest_texts, seeded, tokenizer_for, widened
+from energylm.benchmarks.inputs import nbest_texts, seeded, smollm2, tokenizer_for
 from energylm.benchmarks.shared_prefix import CONTEXT, NEW, TOP_K, generate
 from energylm.bundles.known_models import KNOWN_MODELS
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.text_energy import Energy
-from energylm.config.vocabulary import ENCODER, LANGUAGE_MODEL
+from energylm.config.vocabulary import ENCODER
 from energylm.data.tokenizer import load_tokenizer
 from energylm.progress import say
 
 N, BATCHES = 64, (1, 8, 32, 64)
 POSITIONS = 512  # of a classifier of MiniLM's shape
 LABEL = "LABEL_1"  # transformers' name for the second of two
-SMOLLM2_VOCABULARY = 49_152
 PROMPT = "The harbour master counted the boats twice, wrote the number down, and asked the crew what they had seen. "
 
 
@@ -54,15 +51,10 @@ class Contest:
     @classmethod
     def of(cls, *, quick: bool) -> "Contest":
         """With `quick`, networks of a few thousand weights."""
-        known = KNOWN_MODELS[LANGUAGE_MODEL].folder, KNOWN_MODELS[ENCODER].folder
         small = tokenizer_for([text for texts in nbest_texts(8).texts for text in texts])
-        if known[0].is_dir() and not quick:
-            lm, origin = LanguageModel.from_pretrained(LANGUAGE_MODEL), f"{LANGUAGE_MODEL}, its own weights"
-        else:
-            tokenizer = small if quick else widened(small, SMOLLM2_VOCABULARY)
-            lm = LanguageModel(_llama(len(tokenizer), quick=quick), tokenizer)
-            origin = "tiny" if quick else f"the shape of {LANGUAGE_MODEL}, random weights"
-        reader = load_tokenizer(known[1]) if known[1].is_dir() and not quick else small
+        lm, origin = smollm2(small, quick=quick)
+        known = KNOWN_MODELS[ENCODER].folder
+        reader = load_tokenizer(known) if known.is_dir() and not quick else small
         if reader.pad_token is None:
             reader.pad_token = reader.eos_token  # which the pipeline asks for
         context = lm.tokenizer.encode(PROMPT * CONTEXT, add_special_tokens=False)[:CONTEXT]
@@ -110,23 +102,6 @@ def run(options: Options) -> BenchmarkResult:
         | {f"tokens/s, {name}": contest.n * NEW / value for name, value in seconds.items()}
         | {"language model": contest.origin, "best batch of the pipeline": batch_size},
     )
-
-
-def _llama(vocabulary_size: int, *, quick: bool) -> LlamaForCausalLM:
-    """Of SmolLM2-135M's shape."""
-    shape: dict[str, Any] = {"hidden_size": 576, "intermediate_size": 1536}
-    shape |= {"num_hidden_layers": 30, "num_attention_heads": 9}
-    if quick:
-        shape = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3}
-    config = LlamaConfig(
-        vocab_size=vocabulary_size,
-        num_key_value_heads=3,
-        tie_word_embeddings=True,
-        max_position_embeddings=8192,
-        **shape,
-    )
-    network: LlamaForCausalLM = seeded(lambda: LlamaForCausalLM(config)).eval()
-    return network
 
 
 def _classifier(reader: PreTrainedTokenizerFast, *, quick: bool) -> BertForSequenceClassification:

@@ -7,13 +7,24 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from tokenizers import Tokenizer
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
+from energylm.bundles.known_models import KNOWN_MODELS
+from energylm.bundles.language_model import LanguageModel
 from energylm.config.environment import data_folder
+from energylm.config.vocabulary import LANGUAGE_MODEL
 from energylm.data.nbest import read_lists, sample_lists
 from energylm.data.tokenizer import train_tokenizer
 from energylm.energies.pooled import PooledEnergy
@@ -22,6 +33,7 @@ from energylm.errors import DataError
 WORDS = 3000  # of the made-up language
 SHORTEST, LONGEST = 4, 40  # words of a made-up sentence
 VOCABULARY = 8192
+SMOLLM2_VOCABULARY = 49_152
 
 Network = TypeVar("Network")
 
@@ -60,6 +72,27 @@ def bit_energy(*, layers: int, width: int, heads: int, positions: int, vocabular
         max_position_embeddings=positions,
     )
     return seeded(lambda: PooledEnergy(BertModel(config, add_pooling_layer=False), kind="bit")).eval()
+
+
+def smollm2(small: PreTrainedTokenizerFast, *, quick: bool) -> tuple[LanguageModel, str]:
+    """SmolLM2-135M where it is here, else a network of its shape with random weights; with `quick` a tiny one. And what
+    it is, in words. The `small` tokenizer is for networks that have none of their own."""
+    if KNOWN_MODELS[LANGUAGE_MODEL].folder.is_dir() and not quick:
+        return LanguageModel.from_pretrained(LANGUAGE_MODEL), f"{LANGUAGE_MODEL}, its own weights"
+    shape: dict[str, Any] = {"hidden_size": 576, "intermediate_size": 1536}
+    shape |= {"num_hidden_layers": 30, "num_attention_heads": 9}
+    if quick:
+        shape = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3}
+    tokenizer = small if quick else widened(small, SMOLLM2_VOCABULARY)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        num_key_value_heads=3,
+        tie_word_embeddings=True,
+        max_position_embeddings=8192,
+        **shape,
+    )
+    network: LlamaForCausalLM = seeded(lambda: LlamaForCausalLM(config)).eval()
+    return LanguageModel(network, tokenizer), "tiny" if quick else f"the shape of {LANGUAGE_MODEL}, random weights"
 
 
 @dataclass(frozen=True)

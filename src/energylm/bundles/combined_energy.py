@@ -16,7 +16,7 @@ Relations  `zero_shot_energy` is one score by itself; `detector` reads texts in 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,19 +26,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from energylm.bundles.detector import Detector
 from energylm.bundles.devices import Device, DType
-from energylm.bundles.energy_binding import BoundEnergy, Passage
-from energylm.bundles.energy_model import bind
 from energylm.bundles.known_models import KNOWN_MODELS
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import WEIGHTS_FILE, new_model_folder, open_folder, write_manifest
-from energylm.bundles.text_energy import Energy
-from energylm.bundles.zero_shot_energy import LM_FOLDER, encode_for, text_statistics
-from energylm.config.models import TOKENS, Reads
-from energylm.contracts import CausalModel
+from energylm.bundles.zero_shot_energy import LM_FOLDER, SurpriseEnergy, text_statistics
 from energylm.errors import ModelError
 from energylm.estimators.false_positive_threshold import false_positive_threshold
 from energylm.estimators.surprise_features import FEATURES, surprise_features
@@ -99,11 +93,10 @@ class FeatureWeights(Record):
         return weights
 
 
-class CombinedEnergy(Energy):
+class CombinedEnergy(SurpriseEnergy):
     """`contracts.SequenceEnergy` that also reads text and folders."""
 
     kind = KIND
-    reads: Reads = TOKENS
 
     def __init__(
         self,
@@ -118,33 +111,14 @@ class CombinedEnergy(Energy):
         self.lm, self.weights, self.encoder = lm, weights, encoder
         self.name, self.provenance = f"combined features of {lm.name}", dict(provenance or {})
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        return self.lm.tokenizer
-
-    @property
-    def vocabulary_size(self) -> int:
-        return self.lm.vocabulary_size
-
-    @property
-    def max_tokens(self) -> int | None:
-        return self.lm.model.max_length
-
     def to(self, device: Device = None, dtype: DType = None, batch_tokens: int | None = None) -> Self:
-        self.lm.to(device, dtype)
+        self.lm.to(device, dtype, batch_tokens)
         if self.encoder is not None:
             self.encoder.to(device, dtype)
         return self
 
-    def bind(self, lm: CausalModel) -> BoundEnergy:
-        return bind(self, lm)
-
-    def passage_energies(self, passages: Sequence[Passage]) -> Tensor:
-        texts = [passage.prompt + passage.completion for passage in passages]
-        return self.energies(*self.encode_texts(texts, may_be_empty=True))
-
     def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        """(B,) float64 energies of right-padded sequences of the language model's own token ids."""
+        """(B,) float64."""
         return self.energies_and_strangeness(tokens_BT, lengths_B)[0]
 
     def energies_and_strangeness(self, tokens_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,9 +138,6 @@ class CombinedEnergy(Energy):
             f"there at most {self.weights.limit:.2g} but for {self.weights.rate:.2g} of them), so the weights say "
             "nothing about it"
         )
-
-    def encode_texts(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]:
-        return encode_for(self.lm, texts, may_be_empty=may_be_empty)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write weights, and the models unless they are known by name; the folder appears whole or not at all."""

@@ -22,15 +22,12 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from energylm.bundles.devices import Device, DType
-from energylm.bundles.energy_binding import BoundEnergy, Passage
-from energylm.bundles.energy_model import EnergyModel, bind
+from energylm.bundles.energy_model import EnergyModel, TokenizedEnergy
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import open_folder, read_manifest, save_model
 from energylm.bundles.text_codec import text_list
-from energylm.bundles.text_energy import Energy
-from energylm.config.models import TOKENS, Reads, ZeroShotScore
-from energylm.contracts import CausalModel
+from energylm.config.models import TOKENS, ZeroShotScore
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismatch
 from energylm.estimators.zero_shot import SCORES, SIGNS, TokenStatistics
@@ -69,12 +66,38 @@ KIND = "zero-shot-energy"
 LM_FOLDER, OBSERVER_FOLDER = "language_model", "observer"
 
 
-class ZeroShotEnergy(Energy):
+class SurpriseEnergy(TokenizedEnergy):
+    """One that is made of a language model's surprise, and reads its tokens."""
+
+    reads = TOKENS
+    lm: LanguageModel
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return self.lm.tokenizer
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.lm.vocabulary_size
+
+    @property
+    def max_tokens(self) -> int | None:
+        return self.lm.model.max_length
+
+    def encode_texts(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]:
+        end = self.lm.eos_token_id
+        instead = [end] if may_be_empty and end is not None else []
+        rows = [torch.tensor(self.lm.encode(text) or instead, dtype=torch.int64) for text in text_list(texts)]
+        if not rows:
+            return torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
+
+
+class ZeroShotEnergy(SurpriseEnergy):
     """`contracts.SequenceEnergy` that also reads text and folders. Binoculars needs an `observer`, a second model of
     the same tokenizer."""
 
     kind = KIND
-    reads: Reads = TOKENS
 
     def __init__(
         self,
@@ -95,18 +118,6 @@ class ZeroShotEnergy(Energy):
         self.rule = rule or ScoreRule(SIGNS[score])
         self.name, self.provenance = f"{score} of {lm.name}", dict(provenance or {})
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        return self.lm.tokenizer
-
-    @property
-    def vocabulary_size(self) -> int:
-        return self.lm.vocabulary_size
-
-    @property
-    def max_tokens(self) -> int | None:
-        return self.lm.model.max_length
-
     def fitted(self, real: tuple[Tensor, Tensor], machine: tuple[Tensor, Tensor]) -> Self:
         """The same with the direction and threshold that tell these texts apart best: (B, T) ids and (B,) lengths of
         texts that neither training nor any report has seen."""
@@ -119,29 +130,12 @@ class ZeroShotEnergy(Energy):
             self.observer.to(device, dtype)
         return self
 
-    def bind(self, lm: CausalModel) -> BoundEnergy:
-        return bind(self, lm)
-
-    def passage_energies(self, passages: Sequence[Passage]) -> Tensor:
-        texts = [passage.prompt + passage.completion for passage in passages]
-        return self.energies(*self.encode_texts(texts, may_be_empty=True)).double().cpu()
-
     def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        """(B,) energies of right-padded sequences of the language model's own token ids."""
         return self.rule(self.scores(tokens_BT, lengths_B))
 
     def scores(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """(B,) as `estimators.zero_shot` defines the score."""
         return SCORES[self.score](text_statistics(self.lm, tokens_BT, lengths_B, observer=self.observer))
-
-    def text_energies(self, texts: Sequence[str]) -> Tensor:
-        """(B,) energies of texts."""
-        return self.energies(*self.encode_texts(texts))
-
-    def encode_texts(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]:
-        """The right-padded ids (B, T) and lengths (B,) that `text_energies` reads. With `may_be_empty` an empty text is
-        read as the end-of-sequence token alone, as by `EnergyModel`."""
-        return encode_for(self.lm, texts, may_be_empty=may_be_empty)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write language models and rule; the folder appears whole or not at all."""
@@ -184,17 +178,6 @@ def text_statistics(
     if statistics.log_prob_BT.isnan().any():
         raise ModelError(f"{lm.name} gives NaN for a token; its weights are damaged or overflow: give another")
     return statistics
-
-
-def encode_for(lm: LanguageModel, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]:
-    """The right-padded ids (B, T) and lengths (B,) of texts in the tokens of a language model. An empty text that may
-    be is the end-of-sequence token alone."""
-    end = lm.eos_token_id
-    instead = [end] if may_be_empty and end is not None else []
-    rows = [torch.tensor(lm.encode(text) or instead, dtype=torch.int64) for text in text_list(texts)]
-    if not rows:
-        return torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
 
 
 def load_energy(folder: str | Path, *, device: Device = None) -> EnergyModel | ZeroShotEnergy:

@@ -112,7 +112,9 @@ def read_detection(sources: DetectionSources) -> DetectionData:
         text
         for label, paths in ((HUMAN, sources.human), (MACHINE, sources.machine))
         for path in (*paths, *sources.pairs)
-        for text in _path(Path(path).expanduser(), label, sources, unreadable, both=path in sources.pairs)
+        for text in _path(
+            Path(path).expanduser(), label, sources, unreadable, both=path in sources.pairs, what=f"{label} texts"
+        )
     ]
     _say_unreadable(unreadable)
     data = _cleaned(texts)
@@ -129,9 +131,10 @@ class UnlabelledTexts:
 
 
 def read_unlabelled(
-    sources: Sequence[Path | str], *, form: TextFormat = "auto", field: str = "text"
+    sources: Sequence[Path | str], *, form: TextFormat = "auto", field: str = "text", what: str = "unlabelled texts"
 ) -> UnlabelledTexts:
-    """Texts whose writer is unknown, from the same kinds of files; of pairs, first all originals."""
+    """Texts whose writer is unknown, from the same kinds of files; of pairs, first all originals. `what`
+    they are is for the message if there are none."""
     wanted, unreadable = DetectionSources(format=form, field=field), dict[str, str]()
     texts = []
     for source in sources:
@@ -139,7 +142,7 @@ def read_unlabelled(
         is_pairs = path.suffix.lower() == _PAIRS
         for label in (HUMAN, MACHINE) if is_pairs else (HUMAN,):
             half = f" {'original' if label == HUMAN else 'sampled'}" if is_pairs else ""
-            labelled = _path(path, label, wanted, unreadable, both=is_pairs)
+            labelled = _path(path, label, wanted, unreadable, both=is_pairs, what=what)
             texts += [(f"{text.name}{half}", text.text) for text in labelled]
     _say_unreadable(unreadable)
     return UnlabelledTexts(texts, unreadable)
@@ -154,7 +157,7 @@ def _say_unreadable(unreadable: dict[str, str]) -> None:
 
 
 def _path(
-    path: Path, label: Label, sources: DetectionSources, unreadable: dict[str, str], *, both: bool
+    path: Path, label: Label, sources: DetectionSources, unreadable: dict[str, str], *, both: bool, what: str
 ) -> Iterator[LabelledText]:
     """The texts of a file or folder; files of a folder that cannot be read are entered into `unreadable`."""
     if path.is_dir():
@@ -172,7 +175,7 @@ def _path(
         if all(str(file) in unreadable for file in files):
             raise DataError(f"no file of folder {path} can be read; the first: {unreadable[str(files[0])]}")
     elif not path.exists():
-        raise DataError(f"{path} does not exist; give a file or a folder of {label} text")
+        raise DataError(f"{path} does not exist; give a file or a folder of {what}")
     else:
         yield from _file(path, path.name, label, sources, both=both)
 

@@ -152,7 +152,11 @@ def test_the_baseline_reads_its_texts_as_those_to_judge_are_read():
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        (("train", "--human", "h.jsonl", "-o", "run"), DataError, "h.jsonl does not exist"),
+        (
+            ("train", "--human", "h.jsonl", "-o", "run"),
+            DataError,
+            "h.jsonl does not exist; give a file or a folder of human texts",
+        ),
         (("train", "-o", "run"), DataError, "no texts were named"),
         (("train", "--human", "h", "-o", "run", "--format", "xml"), ConfigError, "--format"),
         (("train", "--human", "h", "-o", "run", "--part", "half"), ConfigError, "--part"),
@@ -164,7 +168,7 @@ def test_the_baseline_reads_its_texts_as_those_to_judge_are_read():
         (("train", "--human", "h", "-o", "run", "--fpr", "0"), ConfigError, "--fpr"),
         (("calibrate", "nothing"), DataError, "no texts were named"),
         (("eval", "nothing"), DataError, "no texts were named"),
-        (("run", "nothing"), DataError, "nothing does not exist"),
+        (("run", "nothing"), DataError, "nothing does not exist; give a file or a folder of texts to judge"),
         (("run", "no/such/detector", "--text", "a"), ModelError, "no/such/detector"),
         (("run", "x", "missing.txt", "--dry-run"), ConfigError, "missing.txt does not exist"),
     ],

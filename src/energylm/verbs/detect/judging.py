@@ -45,6 +45,7 @@ from energylm.tables import Cell, Table, to_rich
 from energylm.verbs.detect.detect import RunDetector
 
 PORTION_TEXTS = 64  # a minute or so of a language model on a CPU: what a killed run does again at most
+READ_TEXTS = 16  # after which the bar moves
 SHOWN_CHARACTERS = 30  # of a name, in a table that fits into 80 columns
 _HUMAN, _MACHINE = "0, 114, 178", "213, 94, 0"  # Okabe & Ito's blue and vermilion
 _STRONGEST = 0.45  # opacity, so that text stays readable on light and dark ground
@@ -92,7 +93,7 @@ class Detections(Record):
 def judge(verb: RunDetector, job: Job) -> Detections:
     """Judge the texts and those in the files; with `html` also write a page on which blocks are coloured."""
     named = [(f"text {number}", text) for number, text in enumerate(verb.text, start=1)]
-    from_files = read_unlabelled(verb.paths, form=verb.text_format, field=verb.field)
+    from_files = read_unlabelled(verb.paths, form=verb.text_format, field=verb.field, what="texts to judge")
     named += from_files.texts
     if blank := sum(not text.strip() for _, text in named):
         say(f"{blank:,} of {len(named):,} texts are empty and left out")
@@ -165,9 +166,14 @@ class DetectWorker:
         return {"name": self._detector.name}
 
     def __call__(self, block: list[str], *, progress: Progress) -> list[Detection]:
-        detections = self._detector.predict(block, max_tokens=self._max_tokens)
-        progress.advance(len(block))
-        return detections
+        order = sorted(range(len(block)), key=lambda number: -len(block[number]))  # those of one length travel together
+        detections: dict[int, Detection] = {}
+        for start in range(0, len(order), READ_TEXTS):
+            numbers = order[start : start + READ_TEXTS]
+            texts = [block[number] for number in numbers]
+            detections |= zip(numbers, self._detector.predict(texts, max_tokens=self._max_tokens), strict=True)
+            progress.advance(len(numbers))
+        return [detections[number] for number in range(len(block))]
 
 
 FORM = BlockForm(
