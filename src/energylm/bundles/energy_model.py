@@ -9,6 +9,7 @@ Real and drawn sequences take the same way. `bind` gives a joint model the energ
 Relations  `energies.pooled` is the network, `energy_reading` the micro-batches, `text_codec` the way from text.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -55,7 +56,35 @@ from energylm.registry import FITS
 KIND = "energy"
 
 
-class EnergyModel(Energy):
+class TokenizedEnergy(Energy):
+    """One that reads token ids of a tokenizer of its own, and text through it. A passage is read as one text, and an
+    empty one, as a model may write it, as the end-of-sequence token alone."""
+
+    reads: Reads
+    provenance: dict[str, Any]
+
+    @abstractmethod
+    def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B,) energies of right-padded sequences of its own token ids: `contracts.SequenceEnergy`."""
+
+    @abstractmethod
+    def encode_texts(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]:
+        """The right-padded ids (B, T) and lengths (B,) that `text_energies` reads."""
+
+    def text_energies(self, texts: Sequence[str]) -> Tensor:
+        """(B,) energies of texts; an empty one is refused."""
+        return self.energies(*self.encode_texts(texts))
+
+    def passage_energies(self, passages: Sequence[Passage]) -> Tensor:
+        texts = [passage.prompt + passage.completion for passage in passages]
+        return self.energies(*self.encode_texts(texts, may_be_empty=True)).double().cpu()
+
+    def bind(self, lm: CausalModel) -> BoundEnergy:
+        bound: BoundEnergy = bind(self, lm)
+        return bound
+
+
+class EnergyModel(TokenizedEnergy):
     """`contracts.ContinuationEnergy` that also reads text and folders. `EnergyModel(network, tokenizer)` takes networks
     of transformers in memory, too (PEFT models included): their body, under a new projection.
 
@@ -206,15 +235,7 @@ class EnergyModel(Energy):
         move(self.network, device, dtype, batch_tokens)
         return self
 
-    def bind(self, lm: CausalModel) -> BoundEnergy:
-        return bind(self, lm)
-
-    def passage_energies(self, passages: Sequence[Passage]) -> Tensor:
-        texts = [passage.prompt + passage.completion for passage in passages]
-        return self.energies(*self.encode_texts(texts, may_be_empty=True)).double().cpu()
-
     def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        """(B,) energies of right-padded sequences of this energy's own token ids."""
         return self._calibrated(energy_reading.sequence_energies(self.network, tokens_BT, lengths_B))
 
     def continuation_energies(
@@ -223,13 +244,7 @@ class EnergyModel(Energy):
         """(B, N) energies of each context with each of its continuations; a causal encoder reads each context once."""
         return self._calibrated(energy_reading.continuation_energies(self.network, contexts, tokens_BNT, lengths_BN))
 
-    def text_energies(self, texts: Sequence[str]) -> Tensor:
-        """(B,) energies of texts."""
-        return self.energies(*self.encode_texts(texts))
-
     def encode_texts(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]:
-        """The right-padded ids (B, T) and lengths (B,) that `text_energies` reads. An empty text is refused, unless it
-        `may_be_empty`, as what a model writes: it is then read as the end-of-sequence token alone."""
         return self._reader.read(text_list(texts), may_be_empty=may_be_empty)
 
     def _calibrated(self, raw: Tensor) -> Tensor:
@@ -249,18 +264,6 @@ def _pooled(network: Any) -> PooledEnergy:
         return network
     body = cast(PreTrainedModel, live_network(network).base_model)
     return PooledEnergy(body, kind=kind_of(body)).train(body.training)
-
-
-class TokenizedEnergy(SequenceEnergy, Protocol):
-    """An energy with a tokenizer of its own, which reads text, too."""
-
-    name: str
-    reads: Reads
-
-    @property
-    def vocabulary_size(self) -> int: ...
-
-    def encode_texts(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]: ...
 
 
 class Writer(Protocol):
