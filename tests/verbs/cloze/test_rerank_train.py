@@ -52,7 +52,8 @@ def written(path, right, wrong):
 
 def verb(lists, init, **values):
     training = {"steps": 60, "global_batch": 8, "threads": 1, "optimizer": {"learning_rate": 0.1}}
-    shape = {"lists": str(lists), "init": str(init), "validation_share": 0.0, "term": [], "training": training}
+    names = [str(each) for each in (lists if isinstance(lists, list) else [lists])]
+    shape = {"lists": names, "init": str(init), "validation_share": 0.0, "term": [], "training": training}
     return TrainReranker.checked(shape | values)
 
 
@@ -71,19 +72,19 @@ def test_dev_lists_are_never_learnt_from(tmp_path, bag, monkeypatch, capsys):
     """Lists that stand in both files teach nothing of themselves; learnt from after all, the planted leak, they seem to
     be set right. What the training lists share with them is learnt."""
     own = written(tmp_path / "own.json", "good{}".format, "bad{}".format)
-    other = written(tmp_path / "other.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
-    both, dev = [str(own), str(other)], str(own)
-    honest = verb(own, bag, lists=both, dev=dev).run(Job(output=tmp_path / "honest"))
+    other = written(tmp_path / "other.json", lambda number: "is", lambda number: "was")
+    both, dev = [own, other], str(own)
+    honest = verb(both, bag, dev=dev).run(Job(output=tmp_path / "honest"))
     assert "24 training lists have the reference of a dev list" in capsys.readouterr().err
     assert honest.reranked.value == honest.one_best.value == pytest.approx(100 / 3) and honest.lists == COUNT
     assert not (tmp_path / "honest" / "folds").exists() and "judged by λ" in honest.summary()
     monkeypatch.setattr(rerank_training, "same_reference", lambda reference: object())
-    leaking = verb(own, bag, lists=both, dev=dev).run(Job(output=tmp_path / "leaking"))
+    leaking = verb(both, bag, dev=dev).run(Job(output=tmp_path / "leaking"))
     assert leaking.reranked.value == 0.0
     monkeypatch.undo()
     learnt = written(tmp_path / "learnt.json", lambda number: f"is bad{number}", lambda number: f"was bad{number}")
-    run = verb(other, bag, dev=str(learnt)).run(Job(output=tmp_path / "run"))
-    assert run.reranked.value == 0.0 and run.one_best.value == 25.0
+    run = verb(other, bag, dev=str(learnt), dev_limit=8).run(Job(output=tmp_path / "run"))
+    assert run.reranked.value == 0.0 and run.one_best.value == 25.0 and run.lists == 8
     assert json.loads((tmp_path / "run" / "reranker.json").read_text())["weight"] == list(run.weights)
 
 

@@ -299,6 +299,12 @@ class TrainReranker(TrainingVerb):
     dev_references: Strings = Field(
         (), exclude_if=lambda value: not value, description="A file of references for each --dev."
     )
+    dev_limit: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda value: value is None,
+        description="The limit of each --dev; none: as of the lists.",
+    )
     format: NBestFormat | None = Field(None, description="Format of the lists; none: by the file's name or content.")
     init: str = Field(
         description="What the energy starts from: a folder or name of an encoder, of a causal or masked model, of an "

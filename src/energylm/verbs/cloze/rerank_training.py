@@ -160,14 +160,15 @@ def describe_training(verb: TrainReranker, output: Path) -> str:
 def read_training_lists(verb: TrainReranker) -> tuple[list[NBest], list[NBest]]:
     """The lists that are learnt from, and the dev lists, none of whose references is among the former's."""
 
-    def read(names: Sequence[str], references: Sequence[str]) -> list[NBest]:
+    def read(names: Sequence[str], references: Sequence[str], limit: int | None) -> list[NBest]:
         lists = []
         for name, of_file in zip(names, references or (None,) * len(names), strict=True):
             of_name = read_lists(name, form=verb.format, references=of_file)
-            lists += sample_lists(of_name, verb.limit, seed=verb.training.seed)
+            lists += sample_lists(of_name, limit, seed=verb.training.seed)
         return lists
 
-    train, dev = read(verb.lists, verb.references), read(verb.dev, verb.dev_references)
+    train = read(verb.lists, verb.references, verb.limit)
+    dev = read(verb.dev, verb.dev_references, verb.dev_limit or verb.limit)
     unseen = {same_reference(each.reference) for each in dev}
     kept = [each for each in train if same_reference(each.reference) not in unseen]
     if len(kept) < len(train):
