@@ -35,7 +35,8 @@ OTHERS = {  # owners whose word means something else, each with its own default
     ("max_new_tokens", None): {
         f"ResidualModel.{name}"
         for name in ("convention", "log_weights", "measure", "perplexity", "perplexity_by_samples")
-    },
+    }
+    | {"energy value"},
     ("prefix_tokens", vocabulary.WINDOW_PREFIX_TOKENS): {
         "negatives",
         "perplexity",

@@ -64,6 +64,35 @@ def context_energies(
             energy_BN = energy.continuation_energies(ids, tokens_BNT, lengths_BN)
         else:
             energy_BN = _whole_sequence_energies(energy, ids, tokens_BNT, lengths_BN)
+    return _checked(energy_BN)
+
+
+@runtime_checkable
+class EnergyWithStates(Protocol):
+    """An energy that is a function of pooled states of a network, which tell more of an unfinished text than it."""
+
+    def energies_and_states(
+        self, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, N) energies of each context with each of its continuations, and (B, N, D) states if there are any."""
+        ...
+
+
+@torch.no_grad()
+def energies_and_states(
+    energy: BoundEnergy, contexts: Sequence[Context], tokens_BNT: Tensor, lengths_BN: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """`context_energies`, and the states (B, N, D) of its networks; of a sum those of all parts side by side."""
+    if isinstance(energy, SumUnderModel):
+        return energy.energies_and_states(contexts, tokens_BNT, lengths_BN)
+    if not isinstance(energy, EnergyWithStates):
+        return context_energies(energy, contexts, tokens_BNT, lengths_BN), None
+    ids = [context.energy for context in contexts]
+    energy_BN, states_BND = energy.energies_and_states(ids, tokens_BNT, lengths_BN)
+    return _checked(energy_BN), None if states_BND is None else states_BND.double().cpu()
+
+
+def _checked(energy_BN: Tensor) -> Tensor:
     energy_BN = energy_BN.double().cpu()
     bad_BN = energy_BN.isnan() | (energy_BN == -math.inf)
     if bad_BN.any():
@@ -112,6 +141,17 @@ class SumUnderModel:
         for weight, energy in self._parts:
             total_BN += scaled(context_energies(energy, contexts, tokens_BNT, lengths_BN), weight)
         return total_BN
+
+    def energies_and_states(
+        self, contexts: Sequence[Context], tokens_BNT: Tensor, lengths_BN: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        total_BN, states = torch.zeros(lengths_BN.shape, dtype=torch.float64), []
+        for weight, energy in self._parts:
+            energy_BN, states_BND = energies_and_states(energy, contexts, tokens_BNT, lengths_BN)
+            total_BN += scaled(energy_BN, weight)
+            if states_BND is not None:
+                states.append(states_BND)
+        return total_BN, torch.cat(states, dim=-1) if states else None
 
 
 def _whole_sequence_energies(

@@ -244,6 +244,22 @@ class EnergyModel(TokenizedEnergy):
         """(B, N) energies of each context with each of its continuations; a causal encoder reads each context once."""
         return self._calibrated(energy_reading.continuation_energies(self.network, contexts, tokens_BNT, lengths_BN))
 
+    def energies_and_states(
+        self, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same, and the pooled states (B, N, D) that they are a projection of, by one reading."""
+        states_BND = energy_reading.continuation_states(self.network, contexts, tokens_BNT, lengths_BN)
+        return self.state_energies(states_BND.flatten(0, 1)).view(lengths_BN.shape), states_BND
+
+    def states(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B, D) pooled states of right-padded sequences of its own token ids."""
+        return energy_reading.sequence_states(self.network, tokens_BT, lengths_B)
+
+    def state_energies(self, states_RD: Tensor) -> Tensor:
+        """(R,) energies of pooled states."""
+        with torch.no_grad():
+            return self._calibrated(self.network.project(states_RD))
+
     def encode_texts(self, texts: Sequence[str], *, may_be_empty: bool = False) -> tuple[Tensor, Tensor]:
         return self._reader.read(text_list(texts), may_be_empty=may_be_empty)
 
@@ -305,15 +321,28 @@ class TextBoundEnergy:
         texts = self._tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=True)
         return self.energy.encode_texts(texts, may_be_empty=True)
 
-    def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+    def _encoded(self, tokens_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         rows = zip(tokens_BT.tolist(), lengths_B.tolist(), strict=True)
-        return self.energy.energies(*self.encode([row[:length] for row, length in rows]))
+        return self.encode([row[:length] for row, length in rows])
+
+    def energies(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        return self.energy.energies(*self._encoded(tokens_BT, lengths_B))
 
     def continuation_energies(
         self, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
     ) -> Tensor:
         pieces = energy_reading.joined(contexts, tokens_BNT, lengths_BN)
         return torch.cat([self.energies(*piece) for piece in pieces]).view(lengths_BN.shape)
+
+    def energies_and_states(
+        self, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same, and the pooled states (B, N, D) that they are a projection of, where there are such."""
+        if not isinstance(self.energy, EnergyModel):
+            return self.continuation_energies(contexts, tokens_BNT, lengths_BN), None
+        pieces = energy_reading.joined(contexts, tokens_BNT, lengths_BN)
+        states_RD = torch.cat([self.energy.states(*self._encoded(*piece)) for piece in pieces])
+        return self.energy.state_energies(states_RD).view(lengths_BN.shape), states_RD.view(*lengths_BN.shape, -1)
 
 
 class EnergyGradients:

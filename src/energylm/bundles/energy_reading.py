@@ -1,4 +1,5 @@
-"""Energies of many sequences in micro-batches that fit the machine; contexts that are shared are read once.
+"""Energies of many sequences, and their pooled states, in micro-batches that fit the machine; shared contexts are read
+once.
 
 A causal encoder (UniT) reads N continuations of a context through one copy of the context's keys and values. A
 bidirectional one (BiT) has no such thing, since every hidden state depends on all tokens: context and continuation are
@@ -7,7 +8,7 @@ joined, and sequences of similar length travel together.
 Relations  `energies.pooled` is the network, `models.shared_prefix` the shared reading; they meet here only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -22,30 +23,59 @@ MEMORY_BUDGET_BYTES = 1 << 30  # keys, values and attention scores of continuati
 JOINED_ROWS = 4096  # continuations that are joined with their contexts at a time
 
 
-@torch.no_grad()
 def sequence_energies(network: PooledEnergy, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
     """(B,) energies of right-padded sequences; longest first, so that what does not fit into memory fails at once."""
-    device = network.head.weight.device
-    tokens_BT, lengths_B = tokens_BT.to(device), lengths_B.to(device)
-    tokens_BT = _readable(network, tokens_BT, lengths_B)
-    energy_B = torch.empty(len(lengths_B), dtype=network.head.weight.dtype, device=device)
-    order_B, tokens_at_once, start = lengths_B.argsort(descending=True, stable=True), _tokens_at_once(network), 0
-    while start < len(order_B):
-        longest = int(lengths_B[order_B[start]])
-        rows = order_B[start : start + max(1, tokens_at_once // longest)]
-        energy_B[rows] = network(tokens_BT[rows, :longest], lengths_B[rows])
-        start += len(rows)
-    return energy_B
+    return _of_sequences(network, tokens_BT, lengths_B, network.project)
+
+
+def sequence_states(network: PooledEnergy, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+    """(B, D) the pooled states that these energies are a projection of."""
+    return _of_sequences(network, tokens_BT, lengths_B, _as_it_is)
 
 
 def continuation_energies(
     network: PooledEnergy, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
 ) -> Tensor:
     """(B, N) energies of each context with each of its N right-padded continuations."""
+    return _of_continuations(network, contexts, tokens_BNT, lengths_BN, network.project)
+
+
+def continuation_states(
+    network: PooledEnergy, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+) -> Tensor:
+    """(B, N, D) the pooled states that these energies are a projection of."""
+    return _of_continuations(network, contexts, tokens_BNT, lengths_BN, _as_it_is)
+
+
+Kept = Callable[[Tensor], Tensor]  # pooled states (R, D) → what is kept of each row, (R,) or (R, D)
+
+
+def _as_it_is(pooled_RD: Tensor) -> Tensor:
+    return pooled_RD
+
+
+@torch.no_grad()
+def _of_sequences(network: PooledEnergy, tokens_BT: Tensor, lengths_B: Tensor, kept: Kept) -> Tensor:
+    weight_1D: Tensor = network.head.weight
+    tokens_BT, lengths_B = tokens_BT.to(weight_1D.device), lengths_B.to(weight_1D.device)
+    tokens_BT = _readable(network, tokens_BT, lengths_B)
+    order_B, tokens_at_once, start = lengths_B.argsort(descending=True, stable=True), _tokens_at_once(network), 0
+    pieces = [kept(weight_1D[:0])]
+    while start < len(order_B):
+        longest = int(lengths_B[order_B[start]])
+        rows = order_B[start : start + max(1, tokens_at_once // longest)]
+        pieces.append(kept(network.pooled_states(tokens_BT[rows, :longest], lengths_B[rows])))
+        start += len(rows)
+    return torch.cat(pieces)[order_B.argsort()]
+
+
+def _of_continuations(
+    network: PooledEnergy, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor, kept: Kept
+) -> Tensor:
     if lengths_BN.numel() and _shares_prefix(network, contexts, longest_new=int(lengths_BN.max())):
-        return _shared_prefix_energies(network, contexts, tokens_BNT, lengths_BN)
-    pieces = [sequence_energies(network, *piece) for piece in joined(contexts, tokens_BNT, lengths_BN)]
-    return torch.cat(pieces).view(lengths_BN.shape)
+        return _with_shared_prefix(network, contexts, tokens_BNT, lengths_BN, kept)
+    pieces = torch.cat([_of_sequences(network, *piece, kept) for piece in joined(contexts, tokens_BNT, lengths_BN)])
+    return pieces.view(*lengths_BN.shape, *pieces.shape[1:])
 
 
 def joined(
@@ -74,8 +104,8 @@ def _shares_prefix(network: PooledEnergy, contexts: Sequence[Sequence[int]], *, 
 
 
 @torch.no_grad()
-def _shared_prefix_energies(
-    network: PooledEnergy, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor
+def _with_shared_prefix(
+    network: PooledEnergy, contexts: Sequence[Sequence[int]], tokens_BNT: Tensor, lengths_BN: Tensor, kept: Kept
 ) -> Tensor:
     device = network.head.weight.device
     tokens_BNT, lengths_BN = tokens_BNT.to(device), lengths_BN.to(device)
@@ -84,7 +114,7 @@ def _shared_prefix_energies(
     _readable(network, *pad_contexts(contexts, device=device))
     tokens_BNT = _known_ids(network, tokens_BNT.flatten(0, 1), lengths_BN.flatten()).view_as(tokens_BNT)
     encoder = SharedPrefixEncoder(network.encoder)
-    energy_BN = torch.empty(count, n, dtype=network.head.weight.dtype, device=device)
+    blocks: list[list[Tensor]] = []  # of contexts, and of the continuations of these
     row_bytes = encoder.bytes_per_row(context_tokens=max(map(len, contexts)), new_tokens=new)
     rows = max(1, min(_tokens_at_once(network) // new, MEMORY_BUDGET_BYTES // row_bytes))
     together, copies = max(1, rows // n), min(rows, n)
@@ -92,6 +122,7 @@ def _shared_prefix_energies(
         chosen = slice(start, start + together)
         prefix, hidden_GPD = encoder.prefill(contexts[chosen])
         context_sum_GD = network.sum_real(hidden_GPD, prefix.lengths_B)
+        blocks.append([])
         for first in range(0, n, copies):
             block = (chosen, slice(first, first + copies))
             lengths_R = lengths_BN[block].flatten()
@@ -99,8 +130,9 @@ def _shared_prefix_energies(
             hidden_RSD = encoder.read(prefix, tokens_BNT[block].flatten(0, 1))
             total_RD = context_sum_GD.repeat_interleave(share, dim=0) + network.sum_real(hidden_RSD, lengths_R)
             tokens_R = prefix.lengths_B.repeat_interleave(share) + lengths_R
-            energy_BN[block] = network.project_sum(total_RD, tokens_R).view(-1, share)
-    return energy_BN
+            kept_R = kept(network.pool_sum(total_RD, tokens_R))
+            blocks[-1].append(kept_R.view(-1, share, *kept_R.shape[1:]))
+    return torch.cat([torch.cat(block, dim=1) for block in blocks])
 
 
 def _tokens_at_once(network: PooledEnergy) -> int:

@@ -24,7 +24,7 @@ from energylm.bundles.batched_requests import RequestShape
 from energylm.bundles.joint_texts import Context
 from energylm.bundles.weighted_draws import CandidatePool, SamplerReport, WeightedDraws
 from energylm.config.sampling import JointSampling
-from energylm.energies.prefix_value import lookahead_energies
+from energylm.energies.prefix_value import lookahead_energies, values_on_the_way
 from energylm.errors import ConfigError
 from energylm.estimators.log_partition import is_weak, shown_ess
 from energylm.estimators.mixing import Trace, diagnose
@@ -408,14 +408,15 @@ class _Weights:
         return self._log_weights(self.energy_BN, written.log_prob_BN, written.proposal_log_prob_BN)
 
     def on_the_way(self, written: Written) -> Tensor:
-        """What lies ahead takes the energy's place; an ended text has its own energy."""
+        """What lies ahead takes the energy's place."""
         ahead_BN = torch.zeros_like(written.log_prob_BN)
         if self._lookahead is not None:
-            energy_BN = self._energies(written.tokens_BNT, written.lengths_BN)
-            ahead_BN = self._lookahead(energy_BN, written.lengths_BN, self._options.max_new_tokens)
-            ahead_BN = torch.where(written.ended_BN, energy_BN, ahead_BN)
-            # What is forbidden now may be allowed later (a word that must occur): it only counts as unlikely.
-            ahead_BN = torch.where(ahead_BN.isfinite(), ahead_BN, ahead_BN[ahead_BN.isfinite()].max() + UNLIKELY)
+            energy_BN, states_BND = self._draws.energies_and_states(
+                self._contexts, written.tokens_BNT, written.lengths_BN
+            )
+            energy_BN = energy_BN.to(ahead_BN.device)
+            ahead_BN = self._lookahead(energy_BN, states_BND, written.lengths_BN, self._options.max_new_tokens)
+            ahead_BN = values_on_the_way(ahead_BN, energy_BN, written.ended_BN)
         return self._log_weights(ahead_BN, written.log_prob_BN, written.proposal_log_prob_BN)
 
     def _energies(self, tokens_BNT: Tensor, lengths_BN: Tensor) -> Tensor:
@@ -424,9 +425,6 @@ class _Weights:
     def _log_weights(self, energy: Tensor, log_prob: Tensor, proposal_log_prob: Tensor) -> Tensor:
         options = self._options
         return importance_log_weights(energy, log_prob, proposal_log_prob, weights=options.weights, power=options.power)
-
-
-UNLIKELY = 1.0  # nats above the worst of what is allowed
 
 
 def _read(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from energylm import contracts
-from energylm.bundles.energy_binding import BoundEnergy, context_energies
+from energylm.bundles.energy_binding import BoundEnergy, context_energies, energies_and_states
 from energylm.bundles.joint_texts import Context
 from energylm.config.sampling import Truncation
 from energylm.estimators.tilting import RewardCurve, TiltPoint, reward_curve, tilt_point
@@ -116,6 +116,12 @@ class WeightedDraws:
         """(B, N) float64: the energies of N continuations of each context; +inf forbids one."""
         self.ended += ended_texts(tokens_BNT, lengths_BN, self.lm.eos_token_id)
         return context_energies(self.energy, contexts, tokens_BNT, lengths_BN)
+
+    def energies_and_states(
+        self, contexts: Sequence[Context], tokens_BNT: Tensor, lengths_BN: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, N) energies of continuations that may be unfinished, and the states (B, N, D) of the energy's network."""
+        return energies_and_states(self.energy, contexts, tokens_BNT, lengths_BN)
 
 
 def ended_texts(tokens_NT: Tensor, lengths_N: Tensor, eos_token_id: int | None) -> int:

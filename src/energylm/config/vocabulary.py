@@ -11,7 +11,7 @@ A test walks all signatures and fields and fails where a word has another defaul
 defaults:
 
     n                1 where every draw is handed over and none is chosen (`LanguageModel.sample`, `lm sample`)
-    max_new_tokens   None where texts are measured: each has the length that it has, and a number is a cap
+    max_new_tokens   None where texts are measured or read again: each has the length that it has; a number is a cap
     prefix_tokens    120 of windows of 160 where a corpus is cut into what is given and what is written (Deng et al.
                      2020, §5.1): so energies are trained, and so verbs measure them
     beta             10 for similarities, which lie between −1 and 1; 1 for scores in nats

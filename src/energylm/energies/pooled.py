@@ -84,14 +84,19 @@ class PooledEnergy(nn.Module):
 
     def forward(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """(B,) energies of right-padded sequences of at least one token."""
+        return self.project(self.pooled_states(tokens_BT, lengths_B))
+
+    def pooled_states(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B, D) what the energies are a projection of."""
         real_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) < lengths_B[:, None]
         # With padding on the right every family's own positions are right for the real tokens.
         hidden_BTD = self.encoder(
             input_ids=tokens_BT.masked_fill(~real_BT, 0), attention_mask=real_BT.long(), **self._options
         ).last_hidden_state
         if self.pooling == FIRST:
-            return self.project(hidden_BTD[:, 0])
-        return self.project_sum(self.sum_real(hidden_BTD, lengths_B), lengths_B)
+            first_BD: Tensor = hidden_BTD[:, 0]
+            return first_BD
+        return self.pool_sum(self.sum_real(hidden_BTD, lengths_B), lengths_B)
 
     def sum_real(self, hidden_BTD: Tensor, lengths_B: Tensor) -> Tensor:
         """(B, D) sums over the first `lengths` positions, in the projection's precision."""
@@ -100,9 +105,9 @@ class PooledEnergy(nn.Module):
             hidden_BTD = hidden_BTD.to(self.head.weight.dtype)
             return torch.einsum("bt,btd->bd", real_BT.to(hidden_BTD.dtype), hidden_BTD)
 
-    def project_sum(self, total_BD: Tensor, lengths_B: Tensor) -> Tensor:
-        """(B,) energies from the sum of the hidden states of so many tokens."""
-        return self.project(total_BD if self.pooling == SUM else total_BD / lengths_B[:, None])
+    def pool_sum(self, total_BD: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B, D) pooled states from the sum of the hidden states of so many tokens."""
+        return total_BD if self.pooling == SUM else total_BD / lengths_B[:, None]
 
     def project(self, pooled_BD: Tensor) -> Tensor:
         """(B,) energies of pooled hidden states; mixed precision ends here."""

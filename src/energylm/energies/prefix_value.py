@@ -1,26 +1,27 @@
 """A value of unfinished texts, learned from finished ones: what the energy will be worth, seen from a prefix.
 
-    ψ(c, x_≤t) ≈ log E[exp(−E(c, x)) | x_≤t]        x_>t ~ P_LM
-    ψ(c, x_≤t) = −(a(τ) · E(c, x_≤t) + b(τ)),  τ = t / T        a, b linear between knots; a(1) = 1, b(1) = 0
+    ψ(c, x_≤t) ≈ log E[exp(−E(c, x)) | x_≤t]                                             x_>t ~ P_LM
+    ψ(c, x_≤t) = −(a(τ) · E(c, x_≤t) + b(τ) + (1 − τ) · u · h(c, x_≤t)),   τ = t / T     a(1) = 1, b(1) = 0
 
-The energy that was trained on whole texts reads the prefix as if it were one; a(τ) says how much of that lasts until
-the end. It is fitted to draws x_1 … x_K of the language model for each of many contexts, which are kept beside every
-training set of an energy (its negatives), cut at several τ. The loss is the cross-entropy of shares,
+The energy that was trained on whole texts reads the prefix as if it were one; a(τ), linear between knots, says how much
+of that lasts until the end, and a linear head u on the network's pooled states h, of which the energy is but one
+projection, what else they tell of the text to come. Both are one reading. Energies without a network have no h.
 
-    L = −Σ_k p_k log s_k,   p = softmax of −E(c, x_k),   s = softmax of ψ(c, x_k,≤t)       for each context and cut
+It is fitted to draws x of the language model for many contexts, which are kept beside every training set of an energy
+(its negatives), cut at several τ. One draw a prefix suffices, because
 
-whose minimum is where prefixes have the share that their completions have on average: contrastive learning of a twist,
-convex in a. With few draws of uneven weights shares are flatter than weights, and so is a. What depends on context and
-cut alone cancels in L, as it does in resampling; b matters only beside texts that have ended, and is the mean of
-E(c, x) − a E(c, x_≤t). A ridge pulls a towards the least-squares slope of E(c, x)
-on E(c, x_≤t), which is the answer where energies are normal, and which a few heavy weights do not move.
+    L(ψ) = E[exp(r) − r − 1],   r = −E(c, x) − ψ(c, x_≤t)              ("linex"; convex in a, b, u)
 
-Use it     as `lookahead` of the sampler smc; it needs no network of its own: one reading of the energy a block.
+is least where E[exp(r) | x_≤t] = 1: at ψ = log E[exp(−E) | x_≤t], while squares would give E[−E | x_≤t]. A few heavy
+weights make exp(r) uncertain, so the fit is pulled towards least squares, the answer where energies are normal, and u
+towards 0; how hard is chosen by cross-validation over contexts.
+
+Use it     as `lookahead` of the sampler smc; it needs no network of its own.
 Relations  `samplers.sequential_monte_carlo` weighs particles by it; `energylm energy value` fits it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -32,27 +33,43 @@ from energylm.records import Record
 
 VALUE_FILE = "value.json"
 KNOTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-RIDGE = 1e-2  # nats for a slope that is off by one standard deviation of the energies
-
-Lookahead = Callable[[Tensor, Tensor, int], Tensor]  # energies of prefixes, their lengths, the full length → −ψ
+FOLDS = 4
+HEAD_RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e6)  # on u, of states of unit variance; the last leaves none of it
+LINE_RIDGES = (0.1, 1.0, 10.0)  # nats for a parameter that moves the value by one from least squares
+NEWTON_STEPS = 100
+UNLIKELY = 1.0  # nats above the worst of what is allowed
 
 
 @dataclass(frozen=True)
 class PrefixValue(Record):
-    """−ψ as a function of the prefix's own energy; `loss` and `loss_without` are those of held-out contexts, with this
-    value and with none."""
+    """−ψ as a function of the prefix's own energy and states. The losses are those of held-out contexts: of this kind
+    of value, of one without states, and of a constant."""
 
     slopes: list[float]  # a at each of `KNOTS`
     offsets: list[float]  # b
+    state_weights: list[float]  # u; empty for energies without states
     contexts: int
     loss: float
+    loss_of_energy_alone: float
     loss_without: float
 
-    def __call__(self, energy: Tensor, lengths: Tensor, max_new_tokens: int) -> Tensor:
-        """−ψ of prefixes of `lengths` tokens that have these energies."""
-        hats = hat_functions(lengths.double() / max_new_tokens)
-        slopes, offsets = (hats.new_tensor(values) for values in (self.slopes, self.offsets))
-        return (hats @ slopes) * energy + hats @ offsets
+    def __call__(self, energy: Tensor, states: Tensor | None, lengths: Tensor, max_new_tokens: int) -> Tensor:
+        """−ψ of prefixes of `lengths` tokens that have these energies and states (…, D)."""
+        fraction = lengths.double() / max_new_tokens
+        hats = hat_functions(fraction)
+        slopes, offsets, weights = (
+            hats.new_tensor(values) for values in (self.slopes, self.offsets, self.state_weights)
+        )
+        value = (hats @ slopes) * energy + hats @ offsets
+        if not self.state_weights:
+            return value
+        width = 0 if states is None else states.shape[-1]
+        if states is None or width != len(weights):
+            raise ConfigError(
+                f"the lookahead was fitted to an energy with {len(weights)} states, but this one has {width}; fit one "
+                "to it with `energylm energy value`"
+            )
+        return value + (1 - fraction) * (states.to(weights) @ weights)
 
     def save(self, folder: Path) -> None:
         write_json(folder / VALUE_FILE, self.to_json())
@@ -68,13 +85,23 @@ class PrefixValue(Record):
         return cls.from_json(read_json(path))
 
 
+Lookahead = Callable[[Tensor, Tensor | None, Tensor, int], Tensor]  # as `PrefixValue` is called
+
+
 def lookahead_energies(name: str) -> Lookahead | None:
     """By what particles are weighed on the way: nothing, the energy of the prefix, or a value that was fitted."""
     if name == "none":
         return None
     if name == "energy":
-        return lambda energy, lengths, max_new_tokens: energy
+        return lambda energy, states, lengths, max_new_tokens: energy
     return PrefixValue.load(Path(name))
+
+
+def values_on_the_way(ahead: Tensor, energy: Tensor, ended: Tensor) -> Tensor:
+    """−ψ of texts of which some have `ended`, which have their own energy. What is forbidden now may be allowed later
+    (a word that must occur): it only counts as unlikely."""
+    ahead = torch.where(ended, energy, ahead)
+    return torch.where(ahead.isfinite(), ahead, ahead[ahead.isfinite()].max() + UNLIKELY)
 
 
 def hat_functions(fraction: Tensor) -> Tensor:
@@ -83,62 +110,152 @@ def hat_functions(fraction: Tensor) -> Tensor:
     return (1 - (fraction[..., None] - knots_K).abs() * (len(KNOTS) - 1)).clamp(min=0.0)
 
 
-@torch.enable_grad()
-def fit_prefix_value(prefix_energy_BKJ: Tensor, fraction_J: Tensor, energy_BK: Tensor) -> PrefixValue:
-    """From K draws of each of B contexts, cut at J fractions. One context in four is held out to say what it is worth,
-    and fitted on with the others in the end."""
+@dataclass(frozen=True)
+class Cuts:
+    """S unfinished texts: −ψ = base + features · θ, to be fitted to the energies of what they became."""
+
+    features_SP: Tensor
+    target_S: Tensor  # energy − base
+    weight_S: Tensor  # how much each counts
+    context_S: Tensor
+
+    def of(self, rows_S: Tensor) -> "Cuts":
+        return Cuts(self.features_SP[rows_S], self.target_S[rows_S], self.weight_S[rows_S], self.context_S[rows_S])
+
+    def mean(self, values_S: Tensor) -> Tensor:
+        return (self.weight_S * values_S).sum() / self.weight_S.sum()
+
+    def residuals(self, parameters_P: Tensor) -> Tensor:
+        """(S,) r = −E − ψ."""
+        return self.features_SP @ parameters_P - self.target_S
+
+    def squares(self, parameters_P: Tensor) -> Tensor:
+        return self.mean(self.residuals(parameters_P).square())
+
+    def linex(self, parameters_P: Tensor) -> Tensor:
+        """In nats; 0 where the energy is known, about half the variance of what is left of it."""
+        residual_S = self.residuals(parameters_P)
+        return self.mean(residual_S.exp() - residual_S - 1)
+
+
+def cuts(
+    prefix_energy_BKJ: Tensor, states_BKJD: Tensor | None, is_open_BKJ: Tensor, fraction_J: Tensor, energy_BK: Tensor
+) -> Cuts:
+    """K draws of each of B contexts, cut at J fractions; those that ended before a cut do not count there."""
+    shape = prefix_energy_BKJ.shape
+    hats_JH = hat_functions(fraction_J.double())
+    prefix_BKJ1 = prefix_energy_BKJ.double()[..., None]
+    free_BKJH = hats_JH[:, :-1].expand(*shape, -1)  # the last slope is 1, the last offset 0
+    features = [prefix_BKJ1 * free_BKJH, free_BKJH]
+    if states_BKJD is not None:
+        features.append((1 - fraction_J.double())[:, None] * states_BKJD.double())
+    target_BKJ = energy_BK.double()[..., None] - hats_JH[:, -1] * prefix_BKJ1[..., 0]
+    context_BKJ = torch.arange(shape[0])[:, None, None].expand(shape)
+    return Cuts(
+        torch.cat(features, dim=-1).flatten(0, 2),
+        target_BKJ.flatten(),
+        is_open_BKJ.expand(shape).double().flatten(),
+        context_BKJ.flatten(),
+    )
+
+
+LINE = 2 * (len(KNOTS) - 1)  # parameters of slopes and offsets; those of states come after them
+
+
+def fit_prefix_value(
+    prefix_energy_BKJ: Tensor, states_BKJD: Tensor | None, is_open_BKJ: Tensor, fraction_J: Tensor, energy_BK: Tensor
+) -> PrefixValue:
+    """From K draws of each of B contexts, cut at J fractions. One context in four is held out to say what the value is
+    worth, and fitted on with the others in the end."""
     if not (prefix_energy_BKJ.isfinite().all() and energy_BK.isfinite().all()):
         raise DataError("an energy is not finite: constraints have no value of prefixes; take lookahead none or energy")
-    if len(energy_BK) < 4 or energy_BK.shape[1] < 2:
-        raise DataError(
-            f"{len(energy_BK)} contexts with {energy_BK.shape[1]} draws each came; a value needs 4 contexts and 2 draws"
-        )
-    prefix_BKJ, energy_BK, hats_JK = prefix_energy_BKJ.double(), energy_BK.double(), hat_functions(fraction_J.double())
-    held_B = torch.arange(len(energy_BK)) % 4 == 0
-    trial_K = _fit(prefix_BKJ[~held_B], hats_JK, energy_BK[~held_B])
-    loss = float(_loss(trial_K, prefix_BKJ[held_B], hats_JK, energy_BK[held_B]))
-    slopes_K = _fit(prefix_BKJ, hats_JK, energy_BK)
-    rest_J = (energy_BK[..., None] - (hats_JK @ slopes_K) * prefix_BKJ).mean((0, 1))
-    offsets_K = torch.cat([_regression(hats_JK[:, :-1], rest_J), rest_J.new_zeros(1)])
-    without = float(torch.tensor(float(energy_BK.shape[1])).log())  # all prefixes have the same share
-    return PrefixValue(slopes_K.tolist(), offsets_K.tolist(), len(energy_BK), loss=loss, loss_without=without)
+    if len(energy_BK) < 2 * FOLDS:
+        raise DataError(f"{len(energy_BK)} contexts came; a value needs {2 * FOLDS} to be fitted and judged")
+    empty_D = torch.zeros(0, dtype=torch.float64)
+    center_D, scale_D = empty_D, empty_D
+    if states_BKJD is not None:
+        rows_SD = states_BKJD.double().flatten(0, 2)
+        center_D, scale_D = rows_SD.mean(0), rows_SD.std(0) + 1e-30
+        states_BKJD = (states_BKJD.double() - center_D) / scale_D
+    samples = cuts(prefix_energy_BKJ, states_BKJD, is_open_BKJ, fraction_J, energy_BK)
+    by_energy = replace(samples, features_SP=samples.features_SP[:, :LINE])
+    whole_S = energy_BK.double()[..., None].expand(prefix_energy_BKJ.shape).flatten()
+    by_nothing = replace(samples, features_SP=torch.ones_like(whole_S)[:, None], target_S=whole_S)
+    parameters_P = fitted(samples)
+    slopes_H, offsets_H = parameters_P[:LINE].view(2, -1)
+    weights_D = parameters_P[LINE:] / scale_D
+    offsets_H = offsets_H - (1 - torch.tensor(KNOTS[:-1], dtype=torch.float64)) * (weights_D @ center_D)
+    return PrefixValue(
+        slopes=[*slopes_H.tolist(), 1.0],
+        offsets=[*offsets_H.tolist(), 0.0],
+        state_weights=weights_D.tolist(),
+        contexts=len(energy_BK),
+        loss=_held_out_loss(samples),
+        loss_of_energy_alone=_held_out_loss(by_energy),
+        loss_without=_held_out_loss(by_nothing),
+    )
 
 
-def _fit(prefix_BKJ: Tensor, hats_JK: Tensor, energy_BK: Tensor) -> Tensor:
-    """(knots,) slopes, the last of which is 1."""
-    # Least squares within contexts: what depends on the context alone is left out on both sides.
-    prefix_BKJ, energy_BK = prefix_BKJ - prefix_BKJ.mean(1, keepdim=True), energy_BK - energy_BK.mean(1, keepdim=True)
-    features = (prefix_BKJ[..., None] * hats_JK[:, :-1]).flatten(0, 2)
-    line_K = _regression(features, (energy_BK[..., None] - hats_JK[:, -1] * prefix_BKJ).flatten())
-    spread = energy_BK.std()
-    free_K = line_K.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([free_K], max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = _loss(_with_last(free_K), prefix_BKJ, hats_JK, energy_BK)
-        loss = loss + RIDGE * ((free_K - line_K) * spread).square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    return _with_last(free_K.detach())
+def _held_out_loss(samples: Cuts) -> float:
+    is_held_S = samples.context_S % FOLDS == 0
+    return float(samples.of(is_held_S).linex(fitted(samples.of(~is_held_S))))
 
 
-def _with_last(free_K: Tensor) -> Tensor:
-    return torch.cat([free_K, free_K.new_ones(1)])
+def fitted(samples: Cuts) -> Tensor:
+    """(P,) parameters, pulled as hard as is best for contexts that they were not fitted to."""
+    head = 0.0
+    if samples.features_SP.shape[1] > LINE:
+        head = _best(HEAD_RIDGES, samples, least_squares, Cuts.squares)
+
+    def least(part: Cuts, ridge: float) -> Tensor:
+        return least_linex(part, least_squares(part, head), ridge)
+
+    return least(samples, _best(LINE_RIDGES, samples, least, Cuts.linex))
 
 
-def _regression(features_SK: Tensor, target_S: Tensor) -> Tensor:
-    """(K,) the least-squares coefficients, of no size where features say nothing."""
-    scale = features_SK.square().mean() + 1e-30
-    normal_KK = features_SK.T @ features_SK / len(features_SK)
-    ridge_KK = 1e-9 * scale * torch.eye(features_SK.shape[1], dtype=torch.float64)
-    coefficients_K: Tensor = torch.linalg.solve(normal_KK + ridge_KK, features_SK.T @ target_S / len(features_SK))
-    return coefficients_K
+def _best(
+    ridges: Sequence[float],
+    samples: Cuts,
+    fit: Callable[[Cuts, float], Tensor],
+    loss: Callable[[Cuts, Tensor], Tensor],
+) -> float:
+    """By cross-validation over contexts."""
+    number_S = samples.context_S.unique(return_inverse=True)[1]
+    folds = [number_S % FOLDS == fold for fold in range(FOLDS)]
+    return min(ridges, key=lambda ridge: sum(float(loss(samples.of(f), fit(samples.of(~f), ridge))) for f in folds))
 
 
-def _loss(slopes_K: Tensor, prefix_BKJ: Tensor, hats_JK: Tensor, energy_BK: Tensor) -> Tensor:
-    """Cross-entropy of shares, in nats, averaged over contexts and cuts."""
-    log_share_BKJ = (-(hats_JK @ slopes_K) * prefix_BKJ).log_softmax(1)
-    return -((-energy_BK).softmax(1)[..., None] * log_share_BKJ).sum(1).mean()
+def least_squares(samples: Cuts, head_ridge: float) -> Tensor:
+    """(P,) the coefficients, of no size where features say nothing; those of states pulled towards 0."""
+    share_S1 = (samples.weight_S / samples.weight_S.sum())[:, None]
+    gram_PP = samples.features_SP.T @ (share_S1 * samples.features_SP)
+    ridge_P = torch.full_like(gram_PP[0], 1e-9 * float(gram_PP.diagonal().mean()) + 1e-30)
+    ridge_P[LINE:] += head_ridge
+    parameters_P: Tensor = torch.linalg.solve(
+        gram_PP + ridge_P.diag(), samples.features_SP.T @ (share_S1[:, 0] * samples.target_S)
+    )
+    return parameters_P
+
+
+def least_linex(samples: Cuts, towards_P: Tensor, ridge: float) -> Tensor:
+    """(P,) the least of the loss and of `ridge` times what moving away from `towards_P` changes, in squares: Newton's
+    steps, halved until they lead down."""
+    share_S, features_SP = samples.weight_S / samples.weight_S.sum(), samples.features_SP
+    ridge_P = 2 * ridge * (share_S @ features_SP.square())
+    floor_P = torch.full_like(ridge_P, 1e-12)  # for features that say nothing
+
+    def height(parameters_P: Tensor) -> Tensor:
+        return samples.linex(parameters_P) + 0.5 * (ridge_P * (parameters_P - towards_P).square()).sum()
+
+    parameters_P, best = towards_P, height(towards_P)
+    for _ in range(NEWTON_STEPS):
+        weight_S = share_S * samples.residuals(parameters_P).exp()
+        slope_P = (weight_S - share_S) @ features_SP + ridge_P * (parameters_P - towards_P)
+        curvature_PP = features_SP.T @ (weight_S[:, None] * features_SP) + (ridge_P + floor_P).diag()
+        step_P: Tensor = torch.linalg.solve(curvature_PP, slope_P)
+        while not (now := height(parameters_P - step_P)) <= best and step_P.abs().max() > 1e-12:
+            step_P = step_P / 2
+        if not now < best - 1e-14:
+            break
+        parameters_P, best = parameters_P - step_P, now
+    return parameters_P

@@ -103,6 +103,35 @@ def test_joint_sampling_over_http_is_that_of_the_model(client, joint):
     assert answer["usage"]["completion_tokens"] == sum(len(sample.tokens[0]) for sample in expected)
 
 
+@pytest.mark.parametrize("sampler", ["quasi-rejection", "independence", "smc"])
+def test_other_samplers_over_http_are_those_of_the_model(client, joint, sampler):
+    prompt = "The old miller"
+    asked = {"prompt": prompt, "n": 2, "max_tokens": 8, "seed": 11}
+    answer = ask(client, **asked, energy={"proposals": 16, "sampler": sampler})
+    expected = joint.sample_batch([prompt] * 2, JointSampling(sampler=sampler, n=16, max_new_tokens=8), seed=11)
+    assert texts(answer) == [sample.text for sample in expected]
+    assert [sample.report.sampler for sample in expected] == [sampler] * 2
+    assert texts(answer) != texts(ask(client, **asked, energy={"proposals": 16}))  # teeth: it is not resampled
+
+
+@pytest.mark.parametrize("sampler", ["independence", "smc"])
+def test_their_texts_have_the_joint_models_law(tabular, sampler):
+    """As above, 1,024 texts of each sampler."""
+    exact = exact_joint(TABLE.lm, TABLE.energy, [1], max_new_tokens=NEW)
+    options = {"n": 16, "max_tokens": NEW, "energy": {"proposals": 100, "sampler": sampler}}
+    answers = [ask(tabular, prompt=[[1]] * 16, seed=seed, **options) for seed in range(4)]
+    drawn = [[int(token) for token in text.split()] for answer in answers for text in texts(answer)]
+    counts = exact.counts(torch.tensor(drawn), torch.full((len(drawn),), NEW))
+    assert_same_distribution(counts, exact.probabilities)
+    with pytest.raises(AssertionError, match="chi-square"):  # teeth
+        assert_same_distribution(counts, exact_language_model(TABLE.lm, [1], max_new_tokens=NEW).probabilities)
+
+
+def test_an_unknown_sampler_is_refused(client):
+    answer = client.post("/v1/completions", json={"prompt": "x", "energy": {"sampler": "suffix"}})
+    assert answer.status_code == 400 and "quasi-rejection" in answer.text
+
+
 def test_sampling_without_an_energy_is_that_of_the_language_model(client, lm):
     prompts = ["A stranger", "Seven lamps"]
     expected = lm.sample(prompts, n=2, max_new_tokens=9, top_p=0.9, temperature=0.7, seed=5)

@@ -1,7 +1,9 @@
 """`energylm generate --sampler`, `energylm energy value` and `energylm perplexity --sampler smc`, on networks."""
 
 import pytest
+import torch
 
+from energylm import EnergyModel
 from energylm.errors import ConfigError
 from energylm.jobs.job import Job
 from energylm.registry import JOINT_SAMPLERS
@@ -24,6 +26,11 @@ def value_folder(corpus_folder, model_folder, energy_folder, tmp_path_factory):
     assert verb.check().startswith("would read 8 contexts with 3 negatives of")
     value = verb.run(Job(output=folder / "value"))
     assert value.contexts == 8 and len(value.slopes) == len(value.offsets) == 5 and value.slopes[-1] == 1.0
+    assert len(value.state_weights) == EnergyModel.from_pretrained(energy_folder).network.head.weight.shape[1]
+    shorter = verb.model_copy(update={"max_new_tokens": 4}).run(Job(output=folder / "shorter"))
+    assert shorter.slopes != value.slopes
+    with pytest.raises(ConfigError, match="have 8 tokens; ask for fewer"):
+        verb.model_copy(update={"max_new_tokens": 9}).run(Job(output=folder / "longer"))
     return folder / "value"
 
 
@@ -49,6 +56,34 @@ def test_every_sampler_writes_and_reports(name, model_folder, energy_folder, val
     assert len(continuation.result.tokens[0]) == 4
     assert continuation.result.report.sampler == name
     assert ("candidates worth" if name == "resample" else continuation.result.report.verdict) in continuation.facts()
+
+
+def test_a_value_of_another_energy_is_refused(model_folder, value_folder):
+    verb = Generate(
+        language_model=str(model_folder),
+        energy="length:1-9",
+        prompt=["The clerk"],
+        sampler="smc",
+        n=4,
+        max_new_tokens=4,
+        lookahead=str(value_folder),
+    )
+    with pytest.raises(ConfigError, match="but this one has 0; fit one"):
+        verb.run()
+
+
+def test_a_power_needs_no_energy(model_folder):
+    """Sharper than the model itself, and told apart from it by mean log-probability."""
+    options = {"prompt": ["The clerk"], "n": 64, "draws": 16, "max_new_tokens": 4, "stop_at_eos": False}
+    verb = Generate(language_model=str(model_folder), power=4.0, **options)
+    assert "choose by its own power" in verb.check()
+    (continuation,) = verb.run().results
+    pool = continuation.result.pools[0]
+    assert torch.allclose(pool.log_weight, 3 * pool.log_prob)
+    assert pool.log_prob[pool.kept].mean() > pool.log_prob.mean() + pool.log_prob.std() / 2
+    for wrong in ({}, {"power": 4.0, "beta": 2.0}, {"power": 4.0, "method": "next-token"}):
+        with pytest.raises(ValueError, match="no energy came; give --energy"):
+            Generate(language_model=str(model_folder), **options, **wrong)
 
 
 def test_perplexity_by_particles(model_folder, energy_folder, corpus_folder, value_folder):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from energylm.bundles.compatibility import bound_energy
-from energylm.bundles.energy_binding import context_energies
+from energylm.bundles.energy_binding import energies_and_states
 from energylm.bundles.energy_model import EnergyModel, TextBoundEnergy
 from energylm.bundles.joint_texts import Context
 from energylm.bundles.language_model import LanguageModel
@@ -324,19 +324,31 @@ def fit_value(verb: FitValue, output: Path) -> PrefixValue:
     windows_BT = negatives.corpus_windows(source.corpus).gather(rows.window_B)
     given = [ids.tolist() for ids in split_affix(windows_BT, rows.context_length_B, side="suffix").contexts]
     tokens_BKT, lengths_BK = torch.from_numpy(rows.tokens_BKT).long(), torch.from_numpy(rows.length_BK).long()
-    fraction_J = torch.arange(1, verb.cuts + 2, dtype=torch.float64) / (verb.cuts + 1)
-    cut_J = (fraction_J * tokens_BKT.shape[2]).ceil().long()
-    energies = []
+    new_tokens = verb.max_new_tokens or tokens_BKT.shape[2]
+    if new_tokens > tokens_BKT.shape[2]:
+        raise ConfigError(
+            f"max_new_tokens is {new_tokens}, but the negatives of {verb.negatives} have {tokens_BKT.shape[2]} tokens; "
+            "ask for fewer, or make longer ones"
+        )
+    cut_J = torch.arange(1, verb.cuts + 2).mul(new_tokens).div(verb.cuts + 1).ceil().long().unique()
+    energies, states = [], []
     with progress("reading negatives", total=len(given) * len(cut_J), unit="cut") as bar:
         for ids, tokens_KT, lengths_K in zip(given, tokens_BKT, lengths_BK, strict=True):
-            columns = []
+            readings = []
             for cut in cut_J:
                 shortened_1K = lengths_K.clamp(max=cut)[None]
-                columns.append(context_energies(energy, [Context(ids, ids)], tokens_KT[None], shortened_1K)[0])
+                readings.append(energies_and_states(energy, [Context(ids, ids)], tokens_KT[None], shortened_1K))
                 bar.advance()
-            energies.append(torch.stack(columns, dim=-1))
+            energies.append(torch.stack([energy_1K[0] for energy_1K, _ in readings], dim=-1))
+            states.append([states_1KD[0] for _, states_1KD in readings[:-1] if states_1KD is not None])
     energy_BKJ = torch.stack(energies)
-    value = fit_prefix_value(energy_BKJ[..., :-1], fraction_J[:-1], energy_BKJ[..., -1])
+    value = fit_prefix_value(
+        energy_BKJ[..., :-1],
+        torch.stack([torch.stack(of_context, dim=1) for of_context in states]) if states[0] else None,
+        lengths_BK[..., None] > cut_J[:-1],
+        cut_J[:-1] / new_tokens,
+        energy_BKJ[..., -1],
+    )
     output.mkdir(parents=True, exist_ok=True)
     value.save(output)
     return value

@@ -26,6 +26,8 @@ class Generate(Verb):
         'energylm generate runs/tiny/model --energy runs/energy/model --prompt "He was willing and" '
         "--method next-token",
         'energylm generate smollm2-135m --energy "similarity:a storm at sea" --beta 20 --prompt "Last night" -n 64',
+        "energylm generate smollm2-135m --power 4 --sampler suffix -n 8 --temperature 0.25 --weights corrected "
+        '--prompt "Last night"',
     )
     shortcuts: ClassVar = {
         "sampler": "sampling.sampler",
@@ -49,9 +51,10 @@ class Generate(Verb):
     language_model: Annotated[str, Positional("LM")] = Field(
         description="A model folder, a GGUF file, a known model or a hub name."
     )
-    energy: str = Field(
+    energy: str | None = Field(
+        None,
         description="An energy folder (`energylm energy train`); a score as KIND:TEXT, e.g. 'similarity:a storm at "
-        "sea'; or a YAML file of several."
+        "sea'; or a YAML file of several; none: the language model alone, to the power that --power gives.",
     )
     beta: float | None = Field(
         None, description="How strongly the energy weighs: 0 is the language model alone; none: the energy's own."
@@ -75,15 +78,21 @@ class Generate(Verb):
     seed: int = Field(0, ge=0, description="The same seed gives the same text.")
 
     @model_validator(mode="after")
-    def _answers_as_a_whole(self) -> Self:
+    def _check_together(self) -> Self:
         if self.chat and self.method != "joint":
             raise ValueError(f"chat with method {self.method}: chats are answered by the joint method; leave one out")
+        if self.energy is None and (self.sampling.power == 1 or self.method != "joint" or self.beta is not None):
+            raise ValueError(
+                "no energy came; give --energy, or take the joint method with a --power other than 1 and no --beta, "
+                "which sharpens the language model alone (`energylm lm sample` draws from it as it is)"
+            )
         return self
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
         from energylm.bundles.known_models import locate, locate_energy
 
-        lm, energy = locate(self.language_model), locate_energy(self.energy)
+        lm = locate(self.language_model)
+        energy = "its own power" if self.energy is None else locate_energy(self.energy)
         options, tokens = self.sampling, self.next_tokens
         what = {
             "joint": f"would draw {options.n:,} candidates of {options.max_new_tokens} tokens, {options.chunks} in a "

@@ -125,7 +125,8 @@ class TrainEnergy(TrainingVerb):
 class FitValue(Verb):
     """Fit what an energy of whole texts says of unfinished ones: the lookahead of sampler smc.
 
-    Kept negatives are read again, cut short at several lengths; no text is drawn and no network is trained.
+    Kept negatives are read again, cut short at several lengths, and a linear head is fitted to the energy's own states;
+    no text is drawn and no network is trained.
     """
 
     examples = (
@@ -142,7 +143,10 @@ class FitValue(Verb):
     corpus: str = Field(description="The corpus folder that they were made from.")
     energy: str = Field(description="An energy folder, a score as KIND:TEXT, or a YAML file of several.")
     beta: float | None = Field(None, description="How strongly the energy weighs; none: the energy's own.")
-    contexts: int = Field(200, ge=4, description="So many contexts at most.")
+    contexts: int = Field(200, ge=8, description="So many contexts at most.")
+    max_new_tokens: int | None = Field(
+        None, ge=2, description="Tokens of whole texts, as they will be sampled; none: those of the negatives."
+    )
     cuts: int = Field(7, ge=1, description="Lengths at which each continuation is read, evenly spread.")
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
