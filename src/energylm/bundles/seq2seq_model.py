@@ -8,7 +8,7 @@ source and target share it) and the manifest. Tags are the network's `id2label`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -112,7 +112,7 @@ class Seq2SeqModel:
         self, sources: Sequence[Sequence[int]], decoding: DecodingConfig, *, batch: int = 64
     ) -> list[list[int]]:
         """The same with ids on both sides."""
-        return self._each(sources, lambda *batched: search(self.network, *batched, decoding), batch=batch)
+        return self._each(sources, partial(search, self.network, decoding=decoding), batch=batch)
 
     def best_outputs(
         self, sources: Sequence[str], decoding: DecodingConfig, *, count: int, batch: int = 64
@@ -120,7 +120,7 @@ class Seq2SeqModel:
         """The `count` best different outputs of the beam of each source, with their scores; fewer where the beam says
         the same in several ways, the best of which counts."""
         ids = [self.source_ids(source) for source in sources]
-        beams = self._each(ids, lambda *batched: beam_members(self.network, *batched, decoding), batch=batch)
+        beams = self._each(ids, partial(beam_members, self.network, decoding=decoding), batch=batch)
         lists = []
         for members in beams:
             outputs: dict[str, float] = {}

@@ -357,5 +357,14 @@ def test_minimum_risk_is_chosen_from_the_command_line_s_options(files):
     assert risk.outcomes[0].sharpness == 1.0 and "least expected cost (wer)" in risk.convention
     sharp = config(of_set, weight=[0.0], choose="mbr", sharpness=50.0).run()
     assert sharp.outcomes[0].reranked.value == likeliest.outcomes[0].reranked.value
+    alone = Rerank.checked({"sets": [of_set], "choose": "mbr", "sharpness": 1.0}).run()  # the recogniser's scores alone
+    assert alone.chosen == risk.chosen and alone.hypotheses == 6 and alone.scorers == ()
+    dev = of_set | {"dev": str(files / "risk.json")}
+    by_words = Rerank.checked({"sets": [dev], "choose": "mbr", "term": "words", "search": "exact"})
+    without = Rerank.checked({"sets": [dev], "choose": "mbr"})
+    for number, chosen in enumerate((by_words, without)):
+        assert chosen.run(Job(output=files / f"out{number}")).outcomes[0].reranked.value == 0.0
+    with pytest.raises(ConfigError, match="which lists"):
+        Rerank.checked({"sets": [dev]})
     tuned = config(of_set | {"dev": str(files / "risk.json")}, choose="mbr", utility="chrf").run()
     assert tuned.outcomes[0].reranked.value == 0.0 and tuned.outcomes[0].sharpness in reranker.SHARPNESSES

@@ -185,9 +185,9 @@ class Rerank(Verb, ListScorerConfig):
 
     @model_validator(mode="after")
     def _every_set_gets_its_weight(self) -> Self:
-        if not self.all_sets or not self.all_scorers:
-            raise ValueError("which lists? give a scorer and its files: energylm rerank MODEL FILE... --dev DEV")
         weighed = len(self.all_scorers) + len(self.term)
+        if not self.all_sets or (weighed == 0 and self.choose != MBR):
+            raise ValueError("which lists? give a scorer and its files: energylm rerank MODEL FILE... --dev DEV")
         if self.weight and len(self.weight) != weighed:
             terms = f" and {len(self.term)} terms" if self.term else ""
             raise ValueError(
@@ -198,7 +198,7 @@ class Rerank(Verb, ListScorerConfig):
             raise ValueError(f"--term {self.term[0]} may need a λ below 0, which no grid has; add --search exact")
         if self.choose != MBR and (self.utility is not None or self.sharpness is not None):
             raise ValueError("--utility and --sharpness are for --choose mbr; add that, or drop them")
-        for each in self.all_sets:
+        for each in self.all_sets if weighed else ():  # minimum risk needs nothing but the recogniser's scores
             if (each.dev is None) == (not self.weight):
                 cure = "give it a dev set, or fixed weights" if each.dev is None else "drop the dev set, or the weights"
                 raise ValueError(

@@ -117,6 +117,8 @@ class RerankResult(Record):
         return weight_plot(tuned, self.scorers)
 
     def summary(self) -> str:
+        if not self.scorers:
+            return f"{self.hypotheses:,} hypotheses with no scores but the recogniser's"
         return (
             f"{self.hypotheses:,} hypotheses scored with {', '.join(self.scorers)} in {self.seconds:,.1f} s, "
             f"{self.hypotheses_per_second:,.1f} a second"
@@ -198,7 +200,7 @@ def rerank_sections(
     sections: list[Section] = [Numbers("Reranking", table), Text("How to read it", MEANING)]
     for number, outcome in enumerate(outcomes, start=1):
         label = f"{number}. {Path(outcome.name).stem}"
-        if outcome.tuning is not None:
+        if outcome.tuning is not None and outcome.weights:
             values = outcome.tuning.values
             alt = (
                 f"{outcome.metric} on the dev lists for each λ, between {min(values):.4g} and {max(values):.4g}; "

@@ -29,7 +29,7 @@ from energylm.bundles.reranker import (
     tune_scored,
     tune_sharpness,
 )
-from energylm.config.cloze import MBR
+from energylm.config.cloze import EXACT, MBR
 from energylm.data.nbest import NBest, name_of, read_lists, recognisers_best, sample_lists, with_context
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, closed_share, metric_called, paired_bootstrap
 from energylm.estimators.weight_tuning import ListScores
@@ -124,7 +124,7 @@ def check_inputs(verb: Rerank) -> str:
 def read_files(verb: Rerank) -> dict[RerankSet, list[NBest]]:
     """Every file of lists once, under the name of a set without dev."""
     files: dict[RerankSet, list[NBest]] = {}
-    words = max(scorer.context for scorer in verb.all_scorers)
+    words = max((scorer.context for scorer in verb.all_scorers), default=0)
     for of_set in verb.all_sets:
         for file in filter(None, (of_set.tuned_on, of_set.measured_on)):
             if file not in files:
@@ -198,7 +198,8 @@ def _rerank_set(
     if of_set.tuned_on is not None:
         dev = known[of_set.tuned_on]
         assert dev.statistics_UHM is not None
-        tuning = tune_scored(dev.scores, dev.statistics_UHM, metric, grid=verb.grid, search=verb.search)
+        search = verb.search if len(dev.scores.scores_SUH) else EXACT  # there is no λ to try
+        tuning = tune_scored(dev.scores, dev.statistics_UHM, metric, grid=verb.grid, search=search)
         weights = tuning.weights
         if dev.costs_UHH is not None and sharpness is None:
             sharpness, _ = tune_sharpness(dev.scores, weights, dev.costs_UHH, dev.statistics_UHM, metric)
@@ -257,7 +258,7 @@ def _write(result: RerankResult, output: Path, *, weighed: Sequence[str], shown:
     if not result.sets:
         return result
     sections = rerank_sections(result.table, result.outcomes, weighed, shown=shown)
-    title = f"Reranking with {', '.join(result.scorers)}"
+    title = f"Reranking with {', '.join(weighed) or 'minimum risk'}"
     return replace(result, report=write_report(output, title=title, sections=sections))
 
 
