@@ -8,7 +8,7 @@ import torch
 from energylm.estimators.surprise_features import FEATURES, GROUPS, surprise_features
 from energylm.estimators.zero_shot import SCORES, TokenStatistics
 
-LENGTHS = (30, 7, 2)
+LENGTHS = (120, 7, 2)
 
 
 def statistics(*, order=None):
@@ -46,6 +46,11 @@ def by_definition(log_prob, log_rank, entropy, variance):
             features[f"{name} autocorrelation {lag}"] = correlation(values[:-lag], values[lag:])
     for rank in (1, 10, 100, 1000):
         features[f"share of rank ≤ {rank}"] = np.mean(np.exp(log_rank) <= rank)
+    beginning = min(32, len(log_prob) // 3)
+    for name in ("log-likelihood", "log-rank"):
+        features[f"later {name}"] = named[name][beginning:].mean()
+        features[f"later {name} deviation"] = named[name][beginning:].std()
+    features["later share of rank ≤ 100"] = np.mean(np.exp(log_rank[beginning:]) <= 100)
     return features
 
 
@@ -62,11 +67,13 @@ def test_features_are_their_definitions():
 
 
 def test_only_features_of_order_know_the_order():
-    order = torch.cat([torch.randperm(7, generator=torch.Generator().manual_seed(1)), torch.arange(7, 30)])
+    order = torch.cat([torch.randperm(7, generator=torch.Generator().manual_seed(1)), torch.arange(7, 120)])
     before, after = (surprise_features(given)[1] for given in (statistics(), statistics(order=order)))
     for column, name in enumerate(FEATURES):
         same = float(before[column]) == pytest.approx(float(after[column]), abs=1e-9)
-        assert same == (name not in GROUPS["order"] or name == "correlation of log-likelihood and entropy"), name
+        may_know = name in (*GROUPS["order"], *GROUPS["later"])
+        assert same or may_know, name
+        assert not (same and may_know) or name.startswith(("correlation of", "later share")), name
 
 
 def test_padding_and_company_change_nothing():

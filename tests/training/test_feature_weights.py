@@ -62,6 +62,52 @@ def test_sets_weigh_the_same_however_many_texts_they_have():
     assert not np.allclose(plain.scores(table, COLUMNS), only_c.scores(table, COLUMNS), atol=0.5)  # teeth
 
 
+def test_no_weight_contradicts_its_feature_and_the_rest_is_the_optimum():
+    """Karush, Kuhn and Tucker: the loss' slope D on oriented features has D_j = 0 where w_j > 0, and D_j ≥ 0 elsewhere.
+    Column 2 goes with column 0 and says the same, less clearly: alone it points the same way, beside it the other."""
+    table, columns, strength = made_table(), (0, 2), 0.05
+    sign = np.where(table.is_machine_N, 1.0, -1.0)
+    table.features_NJ[:, 2] = 2 * (table.features_NJ[:, 0] - 1.2 * sign) + 0.4 * sign
+    fit = LinearFit.of(table, columns, strength)
+    assert auroc(table.features_NJ[:, 2], table.is_machine_N) > 0.5 and fit.weights[0] > 0 and fit.weights[1] == 0
+    u_NJ = (
+        np.concatenate([_without_midpoint(table.rows(table.sets == name), columns) for name in np.unique(table.sets)])
+        / fit.spreads
+    )
+    y_N = np.concatenate(
+        [np.where(table.rows(table.sets == name).is_machine_N, 1, -1) for name in np.unique(table.sets)]
+    )
+    slope = -(y_N / (1 + np.exp(y_N * (u_NJ @ fit.weights)))) @ u_NJ + fit.weights / strength
+    assert abs(slope[0]) < 0.05 < 1 < slope[1]  # teeth: unbound, the second weight would fall below 0
+
+
+def _without_midpoint(table, columns):
+    features = table.features_NJ[:, columns]
+    return features - (features[table.is_machine_N].mean(0) + features[~table.is_machine_N].mean(0)) / 2
+
+
+def test_what_tells_sets_apart_is_not_learnt():
+    """A set whose texts, people's and machines', all have higher features moves the midpoint and no weight."""
+    table = made_table()
+    moved = FeatureTable(table.features_NJ + 5 * (table.sets == "news_a")[:, None], *list(vars(table).values())[1:])
+    plain, other = (LinearFit.of(each, COLUMNS, 0.1) for each in (table, moved))
+    assert np.allclose(plain.weights, other.weights, atol=1e-4) and np.allclose(plain.spreads, other.spreads)
+    assert np.allclose(other.means - plain.means, 5 / 6)
+    human = ~table.is_machine_N  # teeth: where only its people's texts do, they are learnt from
+    lopsided = FeatureTable(
+        table.features_NJ + 5 * ((table.sets == "news_a") & human)[:, None], *list(vars(table).values())[1:]
+    )
+    assert not np.allclose(plain.weights, LinearFit.of(lopsided, COLUMNS, 0.1).weights, atol=0.05)
+
+
+def test_a_group_whose_texts_begin_like_all_others_is_not_measured(capsys):
+    table = made_table(texts=12)
+    same = FeatureTable(*(*list(vars(table).values())[:4], np.char.replace(table.beginning_N, " c ", " a ")))
+    pair = same.rows(np.isin(same.generator_N, ["a", "c"]))
+    assert left_out(pair, COLUMNS, pair.generator_N, resamples=5, seed=0) == {}
+    assert "without a there is nothing to learn from" in capsys.readouterr().err
+
+
 def test_strength_follows_what_is_left_out(monkeypatch):
     """Where nothing misleads, weak regularisation is as good as any and ties go to the stronger; one set alone is cut
     by its texts' beginnings."""

@@ -1,10 +1,16 @@
 """Weights of features that carry to groups nobody trained on: a regularised logistic regression over *sets* of texts.
 
-    min over w, b    Σ_i v_i log(1 + exp(−y_i (w · u_i + b))) + ‖w‖² / 2C         u = features in units of their spread
+    min over w    Σ_i v_i log(1 + exp(−y_i w · (u_i − c_s(i)))) + ‖w‖² / 2C        u = features in units of their spread
+    subject to    w_j d_j ≥ 0                                                      d_j = ±1, the side of machine text
 
 A set is what one generator wrote in one domain, with the human texts beside it. v_i makes all sets, and both classes of
-a set, weigh the same, however many texts they have. C is chosen by leaving out one group at a time (all sets of a
-generator, all sets of a domain) and asking how well the sets left out are told apart, the mean of their AUROC.
+a set, weigh the same, however many texts they have. Each set has an intercept of its own, c_s, the midpoint of its two
+classes: what tells sets apart is not learnt, only what tells people from machines within them. No weight may contradict
+what its feature says alone: differences of features that go together fit the generators at hand, and turn around at
+others.
+
+C is chosen by leaving out one group at a time (all sets of a generator, all sets of a domain) and asking how well the
+sets left out are told apart, the mean of their AUROC: the smallest C within one standard error of the best.
 
 How far the result carries is measured one level up (`left_out`): a group is left out, C is chosen by leaving out groups
 of what *remains*, and the sets of the first group are judged. Texts that begin alike are never on both sides.
@@ -22,6 +28,7 @@ from energylm.bundles.combined_energy import ENCODER_FEATURE, FeatureWeights, Fl
 from energylm.errors import extra
 from energylm.estimators.discrimination import Discrimination, discrimination
 from energylm.estimators.surprise_features import FEATURES
+from energylm.progress import say
 
 STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0)  # C
 PARTS = 5  # by the texts' beginnings, where there is one set alone
@@ -44,6 +51,11 @@ class FeatureTable:
     def sets(self) -> NDArray[np.str_]:
         """(N,) DOMAIN_GENERATOR, which recipes can name."""
         return np.char.add(np.char.add(self.domain_N, "_"), self.generator_N)
+
+    @property
+    def has_both(self) -> bool:
+        """Whether there is a set with texts of both classes."""
+        return any(len(set(self.is_machine_N[self.sets == name].tolist())) == 2 for name in np.unique(self.sets))
 
     def rows(self, chosen_N: Mask) -> "FeatureTable":
         return FeatureTable(*(values[chosen_N] for values in vars(self).values()))
@@ -71,22 +83,45 @@ class LinearFit:
 
     @classmethod
     def of(cls, table: FeatureTable, columns: Sequence[int], strength: float) -> "LinearFit":
-        """A logistic regression in which every set weighs the same, and so do its classes."""
+        """In which every set weighs the same, and so do its classes. Sets that lack one are left out."""
         with extra("detect"):
-            from sklearn.linear_model import LogisticRegression
+            from scipy.optimize import minimize
 
-        features_NJ = table.features_NJ[:, columns]
-        means, spreads = features_NJ.mean(0), np.maximum(features_NJ.std(0), SMALLEST_SPREAD)
-        _, cell_N = np.unique(np.char.add(table.sets, np.where(table.is_machine_N, "+", "-")), return_inverse=True)
-        weight_N = 1 / np.bincount(cell_N)[cell_N]
-        model = LogisticRegression(C=strength, max_iter=2000)
-        model.fit(
-            (features_NJ - means) / spreads, table.is_machine_N, sample_weight=weight_N * len(weight_N) / weight_N.sum()
+        centred = [_centred(table, columns, name) for name in np.unique(table.sets)]
+        features_NJ, label_N, weight_N, midpoints = (np.concatenate(part) for part in zip(*centred, strict=True))
+        means, spreads = (
+            midpoints.mean(0),
+            np.maximum(np.sqrt(weight_N @ features_NJ**2 / weight_N.sum()), SMALLEST_SPREAD),
         )
-        return cls(means, spreads, np.asarray(model.coef_[0], np.float64), float(model.intercept_[0]))
+        u_NJ, weight_N = features_NJ / spreads, weight_N * len(weight_N) / weight_N.sum()
+        side_J = np.where((weight_N * label_N) @ u_NJ < 0, -1.0, 1.0)
+        oriented_NJ = u_NJ * side_J * label_N[:, None]
+
+        def loss(weights_J: Floats) -> tuple[float, Floats]:
+            margin_N = oriented_NJ @ weights_J
+            value = weight_N @ np.logaddexp(0, -margin_N) + weights_J @ weights_J / (2 * strength)
+            slope_N = -weight_N * np.exp(-np.logaddexp(0, margin_N))
+            return float(value), slope_N @ oriented_NJ + weights_J / strength
+
+        bounds = [(0.0, None)] * len(columns)
+        fitted = minimize(loss, np.zeros(len(columns)), jac=True, method="L-BFGS-B", bounds=bounds)
+        return cls(means, spreads, side_J * fitted.x, 0.0)
 
     def scores(self, table: FeatureTable, columns: Sequence[int]) -> Floats:
         return np.asarray((table.features_NJ[:, columns] - self.means) / self.spreads @ self.weights + self.bias)
+
+
+def _centred(table: FeatureTable, columns: Sequence[int], name: str) -> tuple[Floats, Floats, Floats, Floats]:
+    """Of a set: (N, J) features less the midpoint of its classes, (N,) labels ±1, (N,) weights, (1, J) the midpoint."""
+    features_NJ, is_machine_N = (
+        values[table.sets == name] for values in (table.features_NJ[:, columns], table.is_machine_N)
+    )
+    machine, human = int(is_machine_N.sum()), int((~is_machine_N).sum())
+    if not machine or not human:
+        return features_NJ[:0], np.zeros(0), np.zeros(0), np.zeros((0, len(columns)))
+    midpoint_J = (features_NJ[is_machine_N].mean(0) + features_NJ[~is_machine_N].mean(0)) / 2
+    labels_N = np.where(is_machine_N, 1.0, -1.0)
+    return features_NJ - midpoint_J, labels_N, np.where(is_machine_N, 1 / machine, 1 / human), midpoint_J[None]
 
 
 def auroc(scores_N: Floats, is_machine_N: Mask) -> float:
@@ -97,19 +132,25 @@ def auroc(scores_N: Floats, is_machine_N: Mask) -> float:
 
 
 def choose_strength(table: FeatureTable, columns: Sequence[int]) -> float:
-    """The strength with the highest mean AUROC over the sets of groups that were left out; the weaker of equals."""
-    quality = {}
-    for strength in STRENGTHS:
-        of_sets = []
-        for test_N in table.folds():
-            learnt, judged = table.apart(test_N), table.rows(test_N)
-            if len(set(learnt.is_machine_N.tolist())) < 2:
-                continue
-            scores_M = LinearFit.of(learnt, columns, strength).scores(judged, columns)
-            sets_M = judged.sets
-            of_sets += [auroc(scores_M[sets_M == each], judged.is_machine_N[sets_M == each]) for each in set(sets_M)]
-        quality[strength] = round(float(np.mean(of_sets)), 6) if of_sets else 0.5
-    return max(quality, key=lambda strength: (quality[strength], -strength))
+    """The smallest strength whose AUROC, a mean over the sets of groups that were left out, lies within one standard
+    error of the highest (Breiman et al. 1984)."""
+    quality = {strength: _aurocs_left_out(table, columns, strength) for strength in STRENGTHS}
+    best = max(quality.values(), key=np.mean)
+    enough = np.mean(best) - np.std(best, ddof=1) / np.sqrt(len(best)) if len(best) > 1 else np.mean(best)
+    return min(strength for strength, aurocs in quality.items() if np.mean(aurocs) >= enough)
+
+
+def _aurocs_left_out(table: FeatureTable, columns: Sequence[int], strength: float) -> list[float]:
+    """Of every set, once for each group that it is left out with; 0.5 where nothing can be."""
+    of_sets = []
+    for test_N in table.folds():
+        learnt, judged = table.apart(test_N), table.rows(test_N)
+        if not learnt.has_both:
+            continue
+        scores_M = LinearFit.of(learnt, columns, strength).scores(judged, columns)
+        sets_M = judged.sets
+        of_sets += [auroc(scores_M[sets_M == each], judged.is_machine_N[sets_M == each]) for each in np.unique(sets_M)]
+    return of_sets or [0.5]
 
 
 def left_out(
@@ -120,6 +161,9 @@ def left_out(
     for group in np.unique(names_N).tolist():
         test_N = names_N == group
         learnt, judged = table.apart(test_N), table.rows(test_N)
+        if not learnt.has_both:
+            say(f"without {group} there is nothing to learn from: all other texts begin like its own")
+            continue
         scores_M = LinearFit.of(learnt, columns, choose_strength(learnt, columns)).scores(judged, columns)
         measured |= _by_set(judged, scores_M, resamples=resamples, seed=seed)
     return dict(sorted(measured.items()))

@@ -115,9 +115,10 @@ class TrainDetector(TrainingVerb):
 class CombineFeatures(Verb):
     """Weigh features of a language model's surprise into a detector that carries to generators and domains not seen.
 
-    A few dozen numbers a text (log-likelihood, rank, entropy, curvature: their means, quantiles and order) and a
-    logistic regression that is fitted across generators and domains. Every generator and every domain is left out in
-    turn, and told is how well its texts are judged without it. Texts held out calibrate the detector.
+    A few numbers a text (of log-likelihood, rank, entropy, curvature: means, quantiles, order; by default level and
+    spread of the later tokens' surprise) and a logistic regression that is fitted across generators and domains. Every
+    generator and every domain is left out in turn, and told is how well its texts are judged without it. Texts held out
+    calibrate the detector.
     """
 
     examples = (
@@ -139,9 +140,10 @@ class CombineFeatures(Verb):
         None, description="A detector (`energylm detect train`) whose score is a feature, too; none = no encoder."
     )
     features: Strings = Field(
-        ("zero-shot", "distribution", "order"),
+        ("later",),
         min_length=1,
-        description="Groups of features, or features by name, e.g. curvature alone for a calibrated zero-shot score.",
+        description="Groups of features (zero-shot, distribution, order, later), or features by name, e.g. curvature "
+        "alone for a calibrated zero-shot score.",
     )
     domain: Strings = Field((), description="NAME=PATTERN: files whose texts are of a domain, e.g. news=xsum*.")
     generator: Strings = Field((), description="NAME=PATTERN: files of a generator and of the human texts beside it.")
