@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from energylm import waiting
-from energylm.waiting import Clocks, ProcessorUsage, WaitingWatch, is_shared, processors_to_use, read_clocks
+from energylm.waiting import (
+    ALLOCATORS,
+    Clocks,
+    ProcessorUsage,
+    WaitingWatch,
+    is_shared,
+    keep_memory,
+    processors_to_use,
+    read_clocks,
+)
 
 UNSET = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
 TWO = {"threads": 2, "processors": 2}
@@ -161,3 +170,33 @@ def test_the_program_watches_before_torch_is_loaded():
     assert words[0] == "False"
     if len(os.sched_getaffinity(0)) > 1:
         assert "energylm-waiting" in words
+
+
+FAULTS = """
+import resource, sys
+from energylm.waiting import keep_memory
+if sys.argv[1] == "keep":
+    assert keep_memory()
+import torch
+torch.empty(1 << 24).fill_(1.0)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    torch.empty(1 << 24).fill_(1.0)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="C's library of Linux")
+def test_memory_that_tensors_leave_is_kept():
+    environment = {name: value for name, value in os.environ.items() if not name.startswith((*ALLOCATORS, "THP_"))}
+    faults = {
+        how: int(subprocess.check_output([sys.executable, "-c", FAULTS, how], env=environment, text=True))
+        for how in ("keep", "give back")
+    }
+    assert faults["keep"] < 100
+    assert faults["give back"] > 10 * 64 << 20 >> 13  # teeth: half of all pages at least
+
+
+def test_a_user_who_chose_an_allocator_keeps_it(monkeypatch):
+    monkeypatch.setenv("LD_PRELOAD", "/lib/libjemalloc.so")
+    assert not keep_memory()

@@ -15,6 +15,10 @@ Both are switched while the program runs, four times a second, by what the kerne
 GNU's OpenMP sleeps almost at once whenever it manages more threads than there are processors, so a team of sleeping
 threads makes all others sleep, and its end makes them spin again. Where the threads run is their affinity.
 
+Memory that tensors leave is kept as well (`keep_memory`). C's library gives every large block back to the kernel and
+asks for it again, and the kernel fills it with zeros page by page: up to a quarter of the time of a pass over large
+batches. The process keeps it instead, and tensors of 2 MB and more take huge pages where the kernel has them.
+
 Use it     `adapt_waiting()` at the start of a program; the command line and its workers do. `import energylm` does not.
 Relations  Linux with GNU's OpenMP (torch from PyPI) only; elsewhere, and where the user chose, nothing is done.
 """
@@ -29,6 +33,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHOSEN_BY_THE_USER = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
+ALLOCATORS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")  # a user who sets one of these has chosen
+KEPT = {-1: (1 << 31) - 1, -2: 64 << 20, -4: 0}  # M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX of <malloc.h>
 PROC = Path("/proc")
 PERIOD_SECONDS = 0.25
 OTHERS, DELAY = 0.4, 0.4  # processors: from so much of both on, the machine is shared
@@ -212,6 +218,18 @@ def adapt_waiting() -> bool:
         sys.addaudithook(_watch[0].before_children)
         _watch[0].start()
     return True
+
+
+def keep_memory() -> bool:
+    """Let this process keep the memory that its tensors leave, for its next ones; whether that is possible here. Before
+    torch is loaded, whose own switch for huge pages is an environment variable."""
+    if sys.platform != "linux" or any(name.startswith(ALLOCATORS) for name in os.environ):
+        return False
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is None:
+        return False
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    return all([set_option(option, value) == 1 for option, value in KEPT.items()])
 
 
 def gnu_openmp() -> ctypes.CDLL | None:

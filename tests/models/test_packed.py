@@ -79,7 +79,7 @@ REFUSED = {
             vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
             num_key_value_heads=1, sliding_window=4,
         )
-    ),
+    ).eval(),
     "it is in training mode": lambda: llama().train(),
 }  # fmt: skip
 
@@ -144,7 +144,7 @@ def test_changed_weights_are_packed_again(change, monkeypatch):
     torch.testing.assert_close(second_logits(network), plain_logits(network), atol=1e-4, rtol=0)
     # teeth: weights that are believed to be the same draw from the network that was
     network = llama()
-    monkeypatch.setattr(packed, "_version", lambda network: ())
+    monkeypatch.setattr(packed, "weights_version", lambda network: ())
     assert torch.equal(second_logits(network), before)
     change(network)
     assert (second_logits(network) - plain_logits(network)).abs().max() > 0.01

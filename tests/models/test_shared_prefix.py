@@ -136,8 +136,8 @@ def test_packed_logits_are_the_same_on_several_threads(copies, monkeypatch):
     assert parts == 2 and torch.get_num_threads() == usual
     torch.testing.assert_close(of_threads, expected, atol=1e-5, rtol=0)
     # teeth: parts that get each other's rows
-    right = packed._cut
-    monkeypatch.setattr(packed, "_cut", lambda *sizes: right(*sizes)[::-1])
+    right = packed.cut_rows
+    monkeypatch.setattr(packed, "cut_rows", lambda *sizes: right(*sizes)[::-1])
     monkeypatch.setattr(packed.PackedDecoder, "step", crossed_step)
     assert (logits(PackedDecoder(network, threads=2))[1] - expected).abs().max() > 0.1
 

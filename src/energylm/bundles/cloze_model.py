@@ -40,9 +40,9 @@ from energylm.data.tokenizer import end_token_id, load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.models.cloze_presets import DetectorNetwork, replaced_logits
-from energylm.models.contexts import tokens_at_once
+from energylm.models.contexts import length_batches, tokens_at_once
+from energylm.models.packed_passes import encoder_states
 from energylm.models.two_tower import TwoTowerForCloze
-from energylm.numerics.length_batches import length_batches
 from energylm.objectives.noised_tokens import detector_log_prob
 
 ClozeKind = Literal["electric", "two-tower", "electra-tt"]
@@ -164,8 +164,8 @@ class ClozeModel:
     def _scores(self, tokens_RS: Tensor, lengths_R: Tensor) -> Tensor:
         """(R, S) of one micro-batch."""
         if self.kind == ELECTRIC:
-            energy_RS: Tensor = self.main(tokens_RS, lengths_R)
-            return -energy_RS
+            main = cast(TokenEnergy, self.main)
+            return -main.project(encoder_states(main.encoder, tokens_RS, lengths_R))
         mask_RS = (torch.arange(tokens_RS.shape[1], device=tokens_RS.device) < lengths_R[:, None]).long()
         logits_RSV: Tensor = (self.noise or self.main)(tokens_RS, attention_mask=mask_RS).logits.float()
         log_noise_RS = logits_RSV.gather(-1, tokens_RS[..., None])[..., 0] - logits_RSV.logsumexp(-1)

@@ -5,7 +5,8 @@ A causal encoder (UniT) reads N continuations of a context through one copy of t
 bidirectional one (BiT) has no such thing, since every hidden state depends on all tokens: context and continuation are
 joined, and sequences of similar length travel together.
 
-Relations  `energies.pooled` is the network, `models.shared_prefix` the shared reading; they meet here only.
+Relations  `energies.pooled` is the network, `models.shared_prefix` the shared reading, `models.packed_passes` that of
+           whole texts; they meet here only.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,8 @@ from energylm.config.models import UNIT
 from energylm.energies.pooled import PooledEnergy
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.models.contexts import CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES, asked_tokens, pad_contexts
-from energylm.models.shared_prefix import SharedPrefixEncoder, can_share_prefix
+from energylm.models.packed_passes import encoder_states, prefix_encoder_for
+from energylm.models.shared_prefix import can_share_prefix
 
 MEMORY_BUDGET_BYTES = 1 << 30  # keys, values and attention scores of continuations that share a context
 JOINED_ROWS = 4096  # continuations that are joined with their contexts at a time
@@ -64,7 +66,8 @@ def _of_sequences(network: PooledEnergy, tokens_BT: Tensor, lengths_B: Tensor, k
     while start < len(order_B):
         longest = int(lengths_B[order_B[start]])
         rows = order_B[start : start + max(1, tokens_at_once // longest)]
-        pieces.append(kept(network.pooled_states(tokens_BT[rows, :longest], lengths_B[rows])))
+        hidden_RTD = encoder_states(network.encoder, tokens_BT[rows, :longest], lengths_B[rows], **network.options)
+        pieces.append(kept(network.pool(hidden_RTD, lengths_B[rows])))
         start += len(rows)
     return torch.cat(pieces)[order_B.argsort()]
 
@@ -113,7 +116,7 @@ def _with_shared_prefix(
     count, n, new = tokens_BNT.shape
     _readable(network, *pad_contexts(contexts, device=device))
     tokens_BNT = _known_ids(network, tokens_BNT.flatten(0, 1), lengths_BN.flatten()).view_as(tokens_BNT)
-    encoder = SharedPrefixEncoder(network.encoder)
+    encoder = prefix_encoder_for(network.encoder)
     blocks: list[list[Tensor]] = []  # of contexts, and of the continuations of these
     row_bytes = encoder.bytes_per_row(context_tokens=max(map(len, contexts)), new_tokens=new)
     rows = max(1, min(_tokens_at_once(network) // new, MEMORY_BUDGET_BYTES // row_bytes))

@@ -32,8 +32,8 @@ from energylm.config.models import CUT_LEFT
 from energylm.config.vocabulary import ENCODER
 from energylm.data.tokenizer import load_tokenizer
 from energylm.errors import ConfigError, ModelError
-from energylm.models.contexts import tokens_at_once
-from energylm.numerics.length_batches import length_batches
+from energylm.models.contexts import length_batches, tokens_at_once
+from energylm.models.packed_passes import encoder_states
 
 
 class NetworkEnergy(ScoreEnergy):
@@ -264,7 +264,7 @@ class SimilarityEnergy(NetworkEnergy):
     def _embed(self, tokens_RT: Tensor, lengths_R: Tensor) -> Tensor:
         """(R, D) means of the last hidden states, of length 1."""
         mask_RT = _mask(tokens_RT, lengths_R)
-        hidden_RTD = self.network(input_ids=tokens_RT, attention_mask=mask_RT).last_hidden_state
+        hidden_RTD = encoder_states(self.network, tokens_RT, lengths_R)
         mean_RD = (hidden_RTD * mask_RT[..., None]).sum(1) / lengths_R[:, None]
         return torch.nn.functional.normalize(mean_RD.double(), dim=-1)
 

@@ -45,9 +45,8 @@ from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.pooled import attends_causally
 from energylm.errors import ConfigError, ModelError
 from energylm.models import headed_encoder
-from energylm.models.contexts import longest_input
+from energylm.models.contexts import length_batches, longest_input
 from energylm.models.headed_encoder import SequenceClassifier, SpanPredictor
-from energylm.numerics.length_batches import length_batches
 from energylm.records import Record
 from energylm.search.beam import span_beam
 

@@ -19,7 +19,7 @@ import click
 from energylm import __version__
 from energylm.errors import ConfigError, EnergyLMError
 from energylm.verbs import table
-from energylm.waiting import adapt_waiting
+from energylm.waiting import adapt_waiting, keep_memory
 
 MAX_WIDTH = 110
 INTERRUPTED = 130  # the exit code of Ctrl-C
@@ -102,6 +102,7 @@ def run(arguments: list[str]) -> None:
 
 def main() -> None:
     _prepare_streams()
+    keep_memory()
     adapt_waiting()
     try:
         _refuse_unreadable_arguments()

@@ -58,7 +58,7 @@ class PooledEnergy(nn.Module):
                 self.head.requires_grad_(False)
         # Keys and values of past positions are of no use here; not every encoder knows the switch.
         knows_cache = "use_cache" in inspect.signature(encoder.forward).parameters
-        self._options = {"use_cache": False} if knows_cache else {}
+        self.options = {"use_cache": False} if knows_cache else {}
 
     @property
     def vocabulary_size(self) -> int:
@@ -84,18 +84,17 @@ class PooledEnergy(nn.Module):
 
     def forward(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """(B,) energies of right-padded sequences of at least one token."""
-        return self.project(self.pooled_states(tokens_BT, lengths_B))
-
-    def pooled_states(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        """(B, D) what the energies are a projection of."""
         real_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) < lengths_B[:, None]
         # With padding on the right every family's own positions are right for the real tokens.
         hidden_BTD = self.encoder(
-            input_ids=tokens_BT.masked_fill(~real_BT, 0), attention_mask=real_BT.long(), **self._options
+            input_ids=tokens_BT.masked_fill(~real_BT, 0), attention_mask=real_BT.long(), **self.options
         ).last_hidden_state
+        return self.project(self.pool(hidden_BTD, lengths_B))
+
+    def pool(self, hidden_BTD: Tensor, lengths_B: Tensor) -> Tensor:
+        """(B, D) what the energies are a projection of."""
         if self.pooling == FIRST:
-            first_BD: Tensor = hidden_BTD[:, 0]
-            return first_BD
+            return hidden_BTD[:, 0]
         return self.pool_sum(self.sum_real(hidden_BTD, lengths_B), lengths_B)
 
     def sum_real(self, hidden_BTD: Tensor, lengths_B: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from energylm.config.environment import EngineConfig
 from energylm.errors import ConfigError, EnergyLMError, ModelError, WorkerLost, extra
 from energylm.jobs.engine import Load, Pool, Worker
 from energylm.progress import Counter, Progress, collected, say
-from energylm.waiting import adapt_waiting
+from energylm.waiting import adapt_waiting, keep_memory
 
 with extra("ray"):
     import ray
@@ -115,6 +115,7 @@ class Actor:
 
     def start(self) -> Started:
         torch.set_num_threads(self._threads)
+        keep_memory()
         if self._threads > 1:
             adapt_waiting()
         with collected() as messages, self._errors_say_where():

@@ -21,9 +21,10 @@ from energylm.config.models import LEFT_TO_RIGHT, RIGHT_TO_LEFT, Direction
 from energylm.contracts import Decoder
 from energylm.errors import DataError, ModelError, VocabularyMismatch
 from energylm.estimators.zero_shot import TokenStatistics, token_statistics
-from energylm.models.contexts import positions, refuse_training_mode, takes, tokens_at_once
+from energylm.models.contexts import length_batches, positions, refuse_training_mode, takes, tokens_at_once
 from energylm.models.decoders import ForbiddenTokensDecoder, decoder_for, forbid_tokens
-from energylm.numerics.length_batches import length_batches
+from energylm.models.packed import why_not_packed
+from energylm.models.packed_passes import causal_logits
 
 LOGITS_PER_MICRO_BATCH = 1 << 26  # 256 MB of float32
 LOGITS_PER_REDUCTION = 1 << 22  # logsumexp needs a copy of what it reduces, so it gets a slice of positions at a time
@@ -222,18 +223,25 @@ class CausalLanguageModel:
     def _logits(self, batch: "MicroBatch") -> Tensor:
         """(B, T − first, V): of every token that is scored."""
         inputs_BT, scored = batch.tokens_BT[:, :-1], batch.targets.shape[1]
+        if why_not_packed(self.network) is None:
+            logits_BTV = causal_logits(self.network, inputs_BT, keep=scored)
+        else:
+            logits_BTV = self._plain_logits(inputs_BT, batch.lengths_B, scored)
+        if self.forbidden_token_ids:
+            self._refuse_forbidden(batch.targets[batch.real])
+            forbid_tokens(logits_BTV, self.forbidden_token_ids)
+        return logits_BTV
+
+    def _plain_logits(self, inputs_BT: Tensor, lengths_B: Tensor, scored: int) -> Tensor:
         positions_BT = torch.arange(inputs_BT.shape[1], device=inputs_BT.device).expand_as(inputs_BT)
         options = {
-            "attention_mask": (positions_BT < batch.lengths_B[:, None]).long(),
+            "attention_mask": (positions_BT < lengths_B[:, None]).long(),
             "position_ids": positions_BT,
             "use_cache": False,
             "logits_to_keep": scored,
         }
         accepted = {name: value for name, value in options.items() if takes(self.network, name)}
         logits_BTV: Tensor = self.network(input_ids=inputs_BT, **accepted).logits[:, -scored:]
-        if self.forbidden_token_ids:
-            self._refuse_forbidden(batch.targets[batch.real])
-            forbid_tokens(logits_BTV, self.forbidden_token_ids)
         return logits_BTV
 
     def _refuse_forbidden(self, scored: Tensor) -> None:

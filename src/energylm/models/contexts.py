@@ -1,4 +1,6 @@
-"""What is asked of contexts and networks before they are read; how much a network holds, what it takes."""
+"""What is asked of contexts and networks before they are read; how much a network holds, what it takes, and which
+sequences travel together: those of similar length, which waste little on padding (training has its own batches, whose
+order is a function of seed and step)."""
 
 import inspect
 from collections.abc import Sequence
@@ -12,6 +14,8 @@ from energylm.errors import ModelError
 # The widest activations of a micro-batch (the feed-forward's, 4 × width) that stay in the caches of a CPU; on a GPU
 # there is no such cliff, and bigger is better.
 CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES = 16 << 20, 256 << 20
+PASS_TOKENS = 512  # a pass over fewer costs hardly less, so shorter rows may as well fill it up
+LEAST_SHARE = 0.875  # of the longest row: shorter ones go into a pass of their own, rather than be padded
 UNKNOWN_WIDTH = 512  # of a network that is made of others
 
 
@@ -81,3 +85,25 @@ def asked_tokens(network: nn.Module) -> int | None:
 def takes(network: nn.Module, option: str) -> bool:
     """Whether the network's `forward` has a parameter of this name."""
     return option in inspect.signature(network.forward).parameters
+
+
+def length_batches(lengths_B: Tensor, *, tokens_at_once: int) -> list[tuple[Tensor, int]]:
+    """Rows that go through a network together, and the length of the longest of them; rows of length 0 are left out.
+
+    `tokens_at_once` bounds rows × longest, but a row that is longer by itself still comes. Longest first, so that what
+    does not fit into memory fails at once.
+    """
+    order_B = lengths_B.argsort(descending=True, stable=True)
+    order_B = order_B[lengths_B[order_B] > 0]
+    lengths = lengths_B[order_B].tolist()
+    starts: list[int] = []
+    for index, length in enumerate(lengths):
+        padded = (index - starts[-1]) * lengths[starts[-1]] if starts else 0  # tokens of the batch so far
+        if (
+            not starts
+            or padded + lengths[starts[-1]] > tokens_at_once
+            or (padded >= PASS_TOKENS and length < LEAST_SHARE * lengths[starts[-1]])
+        ):
+            starts.append(index)
+    ends = [*starts, len(lengths)][1:]
+    return [(order_B[start:end], lengths[start]) for start, end in zip(starts, ends, strict=True)]

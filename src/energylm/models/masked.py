@@ -26,8 +26,7 @@ from transformers import PreTrainedModel
 
 from energylm.errors import DataError, ModelError, VocabularyMismatch
 from energylm.models.cmlm import ConditionalMaskedLM, SourceStates
-from energylm.models.contexts import longest_input, tokens_at_once
-from energylm.numerics.length_batches import length_batches
+from energylm.models.contexts import length_batches, longest_input, tokens_at_once
 
 LIKE_BERT = ("bert", "roberta", "electra")  # same modules under the same names, the residual within `attention.output`
 

@@ -26,7 +26,7 @@ import platform
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, partialmethod
 from itertools import pairwise
 from threading import Barrier
 from typing import Any
@@ -76,17 +76,15 @@ class PackedLinear:
             bias_E = weight_ED @ shift_D + (0 if bias_E is None else bias_E)
         return cls.of(weight_ED * gain_D, bias_E)
 
-    def __call__(self, x_RD: Tensor, *, then: str = "none") -> Tensor:
-        y_RE: Tensor = torch.ops.mkldnn._linear_pointwise(x_RD, self.weight, self.bias, then, [], "tanh")
+    def __call__(self, x_RD: Tensor, *, then: str = "none", form: str = "tanh") -> Tensor:
+        y_RE: Tensor = torch.ops.mkldnn._linear_pointwise(x_RD, self.weight, self.bias, then, [], form)
         return y_RE
 
-    def plus(self, x_RD: Tensor, other_RE: Tensor) -> Tensor:
-        y_RE: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x_RD, other_RE, self.weight, self.bias, "add")
+    def plus(self, x_RD: Tensor, other_RE: Tensor, *, joined: str = "add") -> Tensor:
+        y_RE: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x_RD, other_RE, self.weight, self.bias, joined)
         return y_RE
 
-    def times(self, x_RD: Tensor, other_RE: Tensor) -> Tensor:
-        y_RE: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x_RD, other_RE, self.weight, self.bias, "mul")
-        return y_RE
+    times = partialmethod(plus, joined="mul")
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class PackedNetwork:
     frequency: Tensor | None  # rotary: (D / 2,)
     rotary_scale: float
     layers: list[PackedLayer]
-    head: PackedLinear
+    head: PackedLinear | None  # None of a body without an output layer
     normalised: Callable[[Tensor], Tensor]  # without gain and shift
     activation: str
     heads: int
@@ -118,6 +116,15 @@ class PackedNetwork:
             return None
         angle = position_B[:, None].float() * self.frequency
         return torch.polar(torch.full_like(angle, self.rotary_scale), angle)
+
+    def fed_forward(self, layer: PackedLayer, x_RE: Tensor) -> Tensor:
+        """What follows a layer's attention."""
+        z_RE = self.normalised(x_RE)
+        if layer.gate is None:
+            inner_RF = layer.up(z_RE, then=self.activation)
+        else:
+            inner_RF = layer.up.times(z_RE, layer.gate(z_RE, then=self.activation))
+        return layer.down.plus(inner_RF, x_RE)
 
 
 @dataclass
@@ -170,7 +177,7 @@ class PackedDecoder:
         padding_BP = torch.arange(prefix_tokens) >= prefix.lengths_B[:, None] if prefix.padded else None
         threads = min(self.threads or torch.get_num_threads(), contexts * copies // ROWS_A_THREAD)
         parts = []
-        for some, of_each in _cut(contexts, copies, threads):
+        for some, of_each in cut_rows(contexts, copies, threads):
             shape = (len(packed.layers), some.stop - some.start, packed.kv_heads, of_each.stop - of_each.start)
             part = PackedPart(
                 contexts=some,
@@ -196,7 +203,7 @@ class PackedDecoder:
             logits = _step(state.network, part, tokens.flatten())
             logits_BNV[part.contexts, part.copies] = logits.view(*tokens.shape, -1)
 
-        list(_workers(len(state.parts), os.getpid()).map(step_part, state.parts))
+        list(workers(len(state.parts), os.getpid()).map(step_part, state.parts))
         return logits_BNV.flatten(0, 1)
 
     @torch.no_grad()
@@ -220,7 +227,7 @@ class PackedDecoder:
         return self._reader.bytes_per_row(context_tokens=context_tokens, max_new_tokens=max_new_tokens)
 
 
-def _cut(contexts: int, copies: int, threads: int) -> list[tuple[slice, slice]]:
+def cut_rows(contexts: int, copies: int, threads: int) -> list[tuple[slice, slice]]:
     """All rows in `threads` parts: some of the copies of every context, or some contexts where these are more."""
     longer = max(contexts, copies)
     parts = max(1, min(threads, longer))
@@ -232,7 +239,7 @@ def _cut(contexts: int, copies: int, threads: int) -> list[tuple[slice, slice]]:
 
 
 @cache
-def _workers(count: int, process: int) -> ThreadPoolExecutor:
+def workers(count: int, process: int) -> ThreadPoolExecutor:
     """Threads of which each computes alone; those of `process`, since a forked child has none of its parent's."""
     usual, all_there = torch.get_num_threads(), Barrier(count + 1)
     pool = ThreadPoolExecutor(count, "energylm-packed", initializer=partial(torch.set_num_threads, 1))
@@ -254,12 +261,8 @@ def _step(packed: PackedNetwork, part: PackedPart, tokens_R: Tensor) -> Tensor:
     for index, layer in enumerate(packed.layers):
         attended_RE = _attend(packed, part, index, layer.query_key_value(packed.normalised(x_RE)), rotation_BD)
         x_RE = layer.output.plus(attended_RE, x_RE)
-        z_RE = packed.normalised(x_RE)
-        if layer.gate is None:
-            inner_RF = layer.up(z_RE, then=packed.activation)
-        else:
-            inner_RF = layer.up.times(z_RE, layer.gate(z_RE, then=packed.activation))
-        x_RE = layer.down.plus(inner_RF, x_RE)
+        x_RE = packed.fed_forward(layer, x_RE)
+    assert packed.head is not None  # `PackedDecoder` takes no others
     return packed.head(packed.normalised(x_RE))
 
 
@@ -299,9 +302,32 @@ def rotary_pairs(width: int) -> Tensor:
 
 def why_not_packed(network: PreTrainedModel) -> str | None:
     """None if `network` is exactly of a form that is written here and runs where packing pays, else the reason."""
-    config = network.config
     if type(network) not in (*LLAMA_FORMS, GPT2LMHeadModel):
         return "its family is of another form"
+    if (reason := why_not_packable(network)) is not None:
+        return reason
+    if (reason := why_not_form(network.base_model)) is not None:
+        return reason
+    if network not in _compared:
+        _compared[network] = why_not_plain(PackedDecoder(network), network)
+    return _compared[network]
+
+
+def why_not_form(body: Any) -> str | None:
+    """None if all of a body of GPT-2's or Llama's family is written here, else the reason."""
+    config = body.config
+    if config.model_type == "gpt2":
+        if config.activation_function not in ACTIVATIONS or config.add_cross_attention:
+            return "it has an activation or attention that GPT-2 has not"
+    elif config.hidden_act not in ACTIVATIONS or body.rotary_emb.rope_type not in FIXED_ROTATIONS:
+        return "it has an activation or rotation that is not written here"
+    elif getattr(config, "sliding_window", None) is not None:
+        return "it slides an attention window"
+    return None
+
+
+def why_not_packable(network: PreTrainedModel) -> str | None:
+    """None if the weights of `network` can be packed and its parts do no more than they say, else the reason."""
     if any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in network.parameters()):
         return "it is not in float32 on a CPU"
     if not torch.backends.mkldnn.is_available() or platform.machine().lower() not in ("x86_64", "amd64"):
@@ -313,18 +339,7 @@ def why_not_packed(network: PreTrainedModel) -> str | None:
             return "a part of it has been given another forward pass or a hook"
         if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
             return f"it has a layer of {type(module).__name__}"
-    if isinstance(network, GPT2LMHeadModel):
-        if config.activation_function not in ACTIVATIONS or config.add_cross_attention:
-            return "it has an activation or attention that GPT-2 has not"
-    elif config.hidden_act not in ACTIVATIONS or network.model.rotary_emb.rope_type not in FIXED_ROTATIONS:
-        return "it has an activation or rotation that is not written here"
-    elif getattr(config, "sliding_window", None) is not None:
-        return "it slides an attention window"
-    if network.training:
-        return "it is in training mode"
-    if network not in _compared:
-        _compared[network] = why_not_plain(PackedDecoder(network), network)
-    return _compared[network]
+    return "it is in training mode" if network.training else None
 
 
 _compared: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
@@ -333,15 +348,15 @@ _packed: WeakKeyDictionary[PreTrainedModel, tuple[tuple[object, ...], PackedNetw
 
 def packed_network(network: PreTrainedModel) -> PackedNetwork:
     """The packed weights of `network`: those kept, or new ones if it has changed since."""
-    version = _version(network)
+    version = weights_version(network)
     kept = _packed.get(network)
     if kept is None or kept[0] != version:
-        pack = _pack_gpt2 if isinstance(network, GPT2LMHeadModel) else _pack_llama
-        kept = _packed[network] = (version, pack(network))
+        pack = _pack_gpt2 if network.config.model_type == "gpt2" else _pack_llama
+        kept = _packed[network] = (version, pack(network.base_model, network.get_output_embeddings()))
     return kept[1]
 
 
-def _version(network: PreTrainedModel) -> tuple[object, ...]:
+def weights_version(network: PreTrainedModel) -> tuple[object, ...]:
     """Changes with the weights: torch counts what is written through a parameter, not what through its `.data`."""
     samples = [
         parameter.detach().flatten()[:: 1 + parameter.numel() // SAMPLED_WEIGHTS].sum()
@@ -355,8 +370,8 @@ def _version(network: PreTrainedModel) -> tuple[object, ...]:
 
 
 @torch.no_grad()
-def _pack_llama(network: Any) -> PackedNetwork:
-    config, body = network.config, network.model
+def _pack_llama(body: Any, head: nn.Linear | None) -> PackedNetwork:
+    config = body.config
     attention = body.layers[0].self_attn
     heads, kv_heads, width = config.num_attention_heads, config.num_key_value_heads, attention.head_dim
     order = rotary_pairs(width)
@@ -389,7 +404,7 @@ def _pack_llama(network: Any) -> PackedNetwork:
         frequency=body.rotary_emb.inv_freq,
         rotary_scale=body.rotary_emb.attention_scaling,
         layers=layers,
-        head=PackedLinear.after(body.norm, network.lm_head.weight, network.lm_head.bias),
+        head=None if head is None else PackedLinear.after(body.norm, head.weight, head.bias),
         normalised=partial(rms_norm, normalized_shape=hidden, eps=epsilon),
         activation=ACTIVATIONS[config.hidden_act],
         heads=heads,
@@ -399,8 +414,8 @@ def _pack_llama(network: Any) -> PackedNetwork:
 
 
 @torch.no_grad()
-def _pack_gpt2(network: Any) -> PackedNetwork:
-    config, body = network.config, network.transformer
+def _pack_gpt2(body: Any, head: nn.Linear | None) -> PackedNetwork:
+    config = body.config
 
     def turned(part: Conv1D) -> tuple[Tensor, Tensor]:
         return part.weight.T, part.bias
@@ -426,7 +441,7 @@ def _pack_gpt2(network: Any) -> PackedNetwork:
         frequency=None,
         rotary_scale=1.0,
         layers=layers,
-        head=PackedLinear.after(body.ln_f, network.lm_head.weight, network.lm_head.bias),
+        head=None if head is None else PackedLinear.after(body.ln_f, head.weight, head.bias),
         normalised=partial(layer_norm, normalized_shape=hidden, eps=epsilon),
         activation=ACTIVATIONS[config.activation_function],
         heads=config.n_head,

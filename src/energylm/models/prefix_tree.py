@@ -25,10 +25,9 @@ from transformers import AttentionInterface
 from energylm.config.models import RIGHT_TO_LEFT
 from energylm.errors import ModelError
 from energylm.models.causal import LOGITS_PER_MICRO_BATCH, CausalLanguageModel, log_totals
-from energylm.models.contexts import asked_tokens
+from energylm.models.contexts import asked_tokens, length_batches
 from energylm.models.shared_prefix import VERIFIED, why_not_shared_prefix
 from energylm.models.shared_prefix_attention import switched_attention
-from energylm.numerics.length_batches import length_batches
 
 ATTENTION_NAME = "energylm_prefix_tree"
 _CHECK_TOLERANCE = 1e-3

@@ -2,7 +2,7 @@
 
 import torch
 
-from energylm.numerics.length_batches import length_batches
+from energylm.models.contexts import length_batches
 
 
 def test_by_hand():
