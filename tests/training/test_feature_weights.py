@@ -6,7 +6,15 @@ import pytest
 from energylm.bundles.combined_energy import FeatureWeights
 from energylm.estimators.surprise_features import FEATURES
 from energylm.training import feature_weights as module
-from energylm.training.feature_weights import FeatureTable, LinearFit, auroc, choose_strength, feature_weights, left_out
+from energylm.training.feature_weights import (
+    FeatureTable,
+    LinearFit,
+    auroc,
+    bounded_logistic,
+    choose_strength,
+    feature_weights,
+    left_out,
+)
 
 CARRIES, MISLEADS = 0, 1  # columns: one tells machine text everywhere, one in all generators but "c", where it turns
 COLUMNS = (CARRIES, MISLEADS)
@@ -64,26 +72,36 @@ def test_sets_weigh_the_same_however_many_texts_they_have():
 
 def test_no_weight_contradicts_its_feature_and_the_rest_is_the_optimum():
     """Karush, Kuhn and Tucker: the loss' slope D on oriented features has D_j = 0 where w_j > 0, and D_j ≥ 0 elsewhere.
-    Column 2 goes with column 0 and says the same, less clearly: alone it points the same way, beside it the other."""
-    table, columns, strength = made_table(), (0, 2), 0.05
-    sign = np.where(table.is_machine_N, 1.0, -1.0)
-    table.features_NJ[:, 2] = 2 * (table.features_NJ[:, 0] - 1.2 * sign) + 0.4 * sign
-    fit = LinearFit.of(table, columns, strength)
-    assert auroc(table.features_NJ[:, 2], table.is_machine_N) > 0.5 and fit.weights[0] > 0 and fit.weights[1] == 0
-    u_NJ = (
-        np.concatenate([_without_midpoint(table.rows(table.sets == name), columns) for name in np.unique(table.sets)])
-        / fit.spreads
-    )
-    y_N = np.concatenate(
-        [np.where(table.rows(table.sets == name).is_machine_N, 1, -1) for name in np.unique(table.sets)]
-    )
-    slope = -(y_N / (1 + np.exp(y_N * (u_NJ @ fit.weights)))) @ u_NJ + fit.weights / strength
-    assert abs(slope[0]) < 0.05 < 1 < slope[1]  # teeth: unbound, the second weight would fall below 0
+    The second column goes with the first and says the same, less clearly: alone it points the same way, beside it the
+    other."""
+    table, strength = made_table(), 0.05
+    label_N = np.where(table.is_machine_N, 1.0, -1.0)
+    first_N = table.features_NJ[:, CARRIES]
+    margins_NJ = np.stack([first_N, 2 * (first_N - 1.2 * label_N) + 0.4 * label_N], axis=1) * label_N[:, None]
+    assert (margins_NJ.mean(0) > 0.3).all()
+    weights_J = bounded_logistic(margins_NJ, np.ones(len(label_N)), strength)
+    slope_J = -(1 / (1 + np.exp(margins_NJ @ weights_J))) @ margins_NJ + weights_J / strength
+    assert weights_J[0] > 0 and weights_J[1] == 0 and abs(slope_J[0]) < 0.05
+    assert slope_J[1] > 1
+    less_J = weights_J - [0, 1e-3]  # teeth: unbound, the second weight would fall below 0
+    assert _loss(margins_NJ, less_J, strength) < _loss(margins_NJ, weights_J, strength)
+    fitted = LinearFit.of(table, COLUMNS, strength)
+    assert (fitted.weights * [1, 1] >= 0).all()
 
 
-def _without_midpoint(table, columns):
-    features = table.features_NJ[:, columns]
-    return features - (features[table.is_machine_N].mean(0) + features[~table.is_machine_N].mean(0)) / 2
+def _loss(margins_NJ, weights_J, strength):
+    return np.log1p(np.exp(-margins_NJ @ weights_J)).sum() + weights_J @ weights_J / (2 * strength)
+
+
+def test_scores_are_log_odds_however_strong_the_regularisation():
+    """Among texts with a score near s, σ(s) are machines'. Regularised weights alone would call all of them even."""
+    table = made_table(texts=400, seed=1)
+    honest = table.rows(table.generator_N != "c")
+    for strength in (1e-4, 1.0):
+        scores_N = LinearFit.of(honest, (CARRIES,), strength).scores(honest, (CARRIES,))
+        near = np.abs(scores_N - 1.5) < 0.4
+        assert near.sum() > 100
+        assert honest.is_machine_N[near].mean() == pytest.approx(1 / (1 + np.exp(-1.5)), abs=0.06)
 
 
 def test_what_tells_sets_apart_is_not_learnt():

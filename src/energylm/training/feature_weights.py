@@ -31,6 +31,7 @@ from energylm.estimators.surprise_features import FEATURES
 from energylm.progress import say
 
 STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0)  # C
+SCALE_STRENGTH = 100.0  # of one weight on hundreds of texts: hardly any, but finite where all are told apart
 PARTS = 5  # by the texts' beginnings, where there is one set alone
 REFUSED_RATE = 0.02  # of texts like those held out
 SMALLEST_SPREAD = 1e-6
@@ -79,36 +80,42 @@ class LinearFit:
     means: Floats
     spreads: Floats
     weights: Floats
-    bias: float
 
     @classmethod
     def of(cls, table: FeatureTable, columns: Sequence[int], strength: float) -> "LinearFit":
         """In which every set weighs the same, and so do its classes. Sets that lack one are left out."""
-        with extra("detect"):
-            from scipy.optimize import minimize
-
         centred = [_centred(table, columns, name) for name in np.unique(table.sets)]
         features_NJ, label_N, weight_N, midpoints = (np.concatenate(part) for part in zip(*centred, strict=True))
-        means, spreads = (
-            midpoints.mean(0),
-            np.maximum(np.sqrt(weight_N @ features_NJ**2 / weight_N.sum()), SMALLEST_SPREAD),
-        )
-        u_NJ, weight_N = features_NJ / spreads, weight_N * len(weight_N) / weight_N.sum()
+        weight_N = weight_N * len(weight_N) / weight_N.sum()
+        spreads = np.maximum(np.sqrt(weight_N @ features_NJ**2 / len(weight_N)), SMALLEST_SPREAD)
+        u_NJ = features_NJ / spreads
         side_J = np.where((weight_N * label_N) @ u_NJ < 0, -1.0, 1.0)
-        oriented_NJ = u_NJ * side_J * label_N[:, None]
-
-        def loss(weights_J: Floats) -> tuple[float, Floats]:
-            margin_N = oriented_NJ @ weights_J
-            value = weight_N @ np.logaddexp(0, -margin_N) + weights_J @ weights_J / (2 * strength)
-            slope_N = -weight_N * np.exp(-np.logaddexp(0, margin_N))
-            return float(value), slope_N @ oriented_NJ + weights_J / strength
-
-        bounds = [(0.0, None)] * len(columns)
-        fitted = minimize(loss, np.zeros(len(columns)), jac=True, method="L-BFGS-B", bounds=bounds)
-        return cls(means, spreads, side_J * fitted.x, 0.0)
+        margins_NJ = u_NJ * side_J * label_N[:, None]
+        weights_J = bounded_logistic(margins_NJ, weight_N, strength)
+        # Regularised weights are too small for log-odds, so their sum is scaled by a regression of its own.
+        margin_N = margins_NJ @ weights_J
+        size = max(float(np.sqrt(weight_N @ margin_N**2 / len(weight_N))), np.finfo(np.float64).tiny)
+        scale = bounded_logistic(margin_N[:, None] / size, weight_N, SCALE_STRENGTH)[0] / size
+        return cls(midpoints.mean(0), spreads, side_J * weights_J * scale)
 
     def scores(self, table: FeatureTable, columns: Sequence[int]) -> Floats:
-        return np.asarray((table.features_NJ[:, columns] - self.means) / self.spreads @ self.weights + self.bias)
+        return np.asarray((table.features_NJ[:, columns] - self.means) / self.spreads @ self.weights)
+
+
+def bounded_logistic(margins_NJ: Floats, weight_N: Floats, strength: float) -> Floats:
+    """(J,) the weights ≥ 0 of least loss; a margin is a feature times its text's label, ±1."""
+    with extra("detect"):
+        from scipy.optimize import minimize
+
+    def loss(weights_J: Floats) -> tuple[float, Floats]:
+        margin_N = margins_NJ @ weights_J
+        value = weight_N @ np.logaddexp(0, -margin_N) + weights_J @ weights_J / (2 * strength)
+        slope_N = -weight_N * np.exp(-np.logaddexp(0, margin_N))
+        return float(value), slope_N @ margins_NJ + weights_J / strength
+
+    features = margins_NJ.shape[1]
+    fitted = minimize(loss, np.zeros(features), jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * features)
+    return np.asarray(fitted.x, np.float64)
 
 
 def _centred(table: FeatureTable, columns: Sequence[int], name: str) -> tuple[Floats, Floats, Floats, Floats]:
@@ -198,7 +205,7 @@ def feature_weights(
         means=tuple(fit.means.tolist()),
         spreads=tuple(fit.spreads.tolist()),
         weights=tuple(fit.weights.tolist()),
-        bias=fit.bias,
+        bias=0.0,
         precision=tuple(tuple(row) for row in precision_JJ.precision_.tolist()),
         limit=float("inf"),
         rate=0.0,
