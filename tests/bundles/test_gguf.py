@@ -29,13 +29,21 @@ NAMES = {  # llama.cpp's name of each weight of a layer
 }
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
+@pytest.fixture(scope="module", name="tokenizer")
+def tokenizer_fixture():
+    return tiny_tokenizer()
+
+
+@pytest.fixture(scope="module", name="network")
+def network_fixture(tokenizer):
+    return tiny_network(tokenizer)
+
+
+def tiny_tokenizer():
     return train_tokenizer(["the clerk counts the boats and the lamps"] * 9, vocabulary_size=288)
 
 
-@pytest.fixture(scope="module")
-def network(tokenizer):
+def tiny_network(tokenizer):
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=WIDTH,

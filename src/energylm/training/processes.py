@@ -20,17 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, InitProcessGroupKwargs
 from torch import Tensor, nn
 
-from energylm.errors import ConfigError, extra
+from energylm.errors import ConfigError
 from energylm.files import folder_lock
 from energylm.progress import say
 from energylm.training.task import Batch, Share, Task
-
-with extra("train"):
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
-    from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, InitProcessGroupKwargs
 
 # Others wait while one process calibrates and saves a model; torch's 10 minutes are too short for that.
 PATIENCE = timedelta(hours=1)
