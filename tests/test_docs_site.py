@@ -4,6 +4,7 @@ and its tutorials run."""
 import importlib.util
 import json
 import logging
+import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -130,6 +131,18 @@ def test_the_figures_say_what_the_code_says(tmp_path):
     assert max(ends["lower"]) < ends["truth"][0] < ends["upper"][-1]  # as the page says
 
 
+def test_the_tables_of_samplers_are_those_that_were_measured():
+    samplers = script(DOCS / "samplers.py")
+    kept = json.loads(samplers.KEPT.read_text(encoding="utf-8"))
+    text = samplers.PAGE.read_text(encoding="utf-8")
+    assert samplers.page(text, kept) == text
+    kept["smc"][0]["log_z"][0] += 1.0  # teeth
+    assert samplers.page(text, kept) != text
+    # What a run is worth: two exact runs are n samples each, an error of 1 is less than one.
+    assert samplers.worth([[2.0, 2.0]], [2.0], 32) == {"error": 0.0, "effective": 32.0, "width": 0.0}
+    assert samplers.worth([[1.0, 3.0]], [2.0], 32)["effective"] == pytest.approx(32 / 33)
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_tutorial_runs(path, tmp_path, monkeypatch, model_folder):
     home = tmp_path / "home"
@@ -142,5 +155,28 @@ def test_a_tutorial_runs(path, tmp_path, monkeypatch, model_folder):
     assert [cell for cell, _ in run.run_cells(notebook)] == run.code_cells(notebook)
 
 
-def test_there_are_five_tutorials():
+def test_there_are_five_tutorials_that_show_what_they_print():
+    """Kept outputs are those of `make notebooks`: of every cell that prints, and of no machine."""
     assert len(NOTEBOOKS) == 5
+    assert [fault for path in NOTEBOOKS for fault in faults_of_outputs(path)] == []
+
+
+def faults_of_outputs(path: Path) -> list[str]:
+    """Cells that print and show nothing, and paths of somebody's machine in what is shown."""
+    run, faults = script(DOCS / "tutorials" / "run.py"), []
+    for number, cell in enumerate(run.code_cells(run.read(path)), start=1):
+        shown = json.dumps(cell["outputs"])
+        if "print(" in "".join(cell["source"]) and not cell["outputs"]:
+            faults.append(f"{path.name}, cell {number}, shows nothing")
+        faults += [
+            f"{path.name}, cell {number}, names {name}" for name in re.findall(r"/(?:work|home|root|tmp)/", shown)
+        ]
+    return faults
+
+
+def test_a_tutorial_without_outputs_is_seen(tmp_path):
+    """Teeth: a cell whose output was not kept, and one that names a folder of a machine."""
+    kept = {"output_type": "stream", "name": "stdout", "text": ["/tmp/x\n"]}
+    cells = [{"cell_type": "code", "source": ["print(1)"], "outputs": outputs} for outputs in ([], [kept])]
+    (tmp_path / "x.ipynb").write_text(json.dumps({"cells": cells}))
+    assert faults_of_outputs(tmp_path / "x.ipynb") == ["x.ipynb, cell 1, shows nothing", "x.ipynb, cell 2, names /tmp/"]

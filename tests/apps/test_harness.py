@@ -4,6 +4,8 @@ model's lie around the truth, which is enumerated; a pseudo-log-likelihood is wh
 import itertools
 import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,6 +167,15 @@ def test_a_task_runs_from_end_to_end(
     assert 0 <= results["results"]["tiny_pairs"]["acc,none"] <= 1
     assert "energylm_convention" in results["config"]
     assert ("energylm_mean_upper" in results["config"]) == (kind == "joint")
+
+
+def test_the_harness_asks_no_installed_package_for_models():
+    """Why there is a program of ours beside `lm_eval`, as docs/harness.md says. Once this fails, an entry point of the
+    package is enough, and `energylm-lm-eval` can go."""
+    package = Path(lm_eval.__file__).parent
+    sources = [file for room in ("api", "models", "_cli", "config") for file in sorted((package / room).glob("*.py"))]
+    asking = [file.name for file in sources if re.search(r"entry_points\(|pkgutil|iter_modules", file.read_text())]
+    assert len(sources) > 30 and asking == []
 
 
 def test_mistakes_are_one_line(model_folder, energy_folder):
