@@ -19,6 +19,7 @@ from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismat
 from energylm.models.causal import CausalLanguageModel
 from energylm.models.cloze_presets import build_masked_network
 from energylm.models.presets import build_network
+from energylm.models.shared_prefix import SharedPrefixEncoder
 from energylm.testing import TabularLanguageModel
 
 TEXTS = ["The clerk counts the boats. ", "A sailor mends a letter — née 1900. ", "Our neighbour sells seven lamps."]
@@ -123,13 +124,13 @@ def test_context_states_left_out_of_the_mean_are_noticed(tokenizer, monkeypatch)
     """Deliberate mistake: the mean runs over the continuation only."""
     energy, given = make(tokenizer), continuations()
     right = energy.continuation_energies(*given)
-    whole = energy_reading.SharedPrefixEncoder.prefill
+    whole = SharedPrefixEncoder.prefill
 
     def without_context(self, contexts):
         prefix, hidden = whole(self, contexts)
         return prefix, torch.zeros_like(hidden)
 
-    monkeypatch.setattr(energy_reading.SharedPrefixEncoder, "prefill", without_context)
+    monkeypatch.setattr(SharedPrefixEncoder, "prefill", without_context)
     assert (energy.continuation_energies(*given) - right).abs().max() > 0.1
 
 

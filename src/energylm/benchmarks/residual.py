@@ -2,7 +2,8 @@
 
 The plain way is what one would write first: `generate(num_return_sequences=…)` at its best chunk, then the energy over
 whole sequences in batches of 32, then one draw by weight. Networks are 4 × 256, the context has 120 tokens, 1,000
-continuations have 40 each. A UniT energy shares the context as the sampler does; a BiT cannot.
+continuations have 40 each. A UniT energy shares the context as the sampler does; a BiT cannot. The limit is the rate of
+torch's square matrix product over the operations of the products that drawing and reading need.
 """
 
 import sys
@@ -21,6 +22,7 @@ from energylm.benchmarks.harness import (
     BenchmarkResult,
     Options,
     interleaved,
+    matmul_flops_per_second,
     peak_megabytes,
     print_peak_megabytes,
     seconds_of,
@@ -28,11 +30,13 @@ from energylm.benchmarks.harness import (
 from energylm.benchmarks.inputs import bit_energy
 from energylm.benchmarks.shared_prefix import (
     CONTEXT,
+    LAYERS,
     NEW,
     TOP_K,
     VOCABULARY,
     WIDTH,
     best_chunk_of_generate,
+    flops_per_token,
     generate,
     make_network,
 )
@@ -45,6 +49,7 @@ from energylm.objectives.residual_energy import residual_nce
 from energylm.training.energy_task import EnergyTask
 from energylm.training.task import Batch
 
+KINDS = ("unit", "bit")
 N, CHUNKS, CLASSIFIER_BATCH = 1000, (128, 256, 512), 32
 MEMORY_N = (1_000, 100_000)
 TRAIN_BATCH, TRAIN_STEPS, LEARNING_RATE, CLIP_NORM = 8, 10, 1e-4, 10.0
@@ -53,12 +58,13 @@ TRAIN_BATCH, TRAIN_STEPS, LEARNING_RATE, CLIP_NORM = 8, 10, 1e-4, 10.0
 def run(options: Options) -> BenchmarkResult:
     n = 32 if options.quick else N
     network, context = make_network(), list(range(1, CONTEXT + 1))
-    energies = {kind: make_energy(kind) for kind in ("unit", "bit")}
+    energies = {kind: make_energy(kind) for kind in KINDS}
     chunk = n if options.quick else best_chunk_of_generate(network, context, list(CHUNKS), TOP_K)
     contenders = {}
     for kind, energy in energies.items():
         contenders[f"ours, {kind}"] = partial(_ours, network, energy, context, n)
         contenders[f"plain, {kind}"] = partial(_plain, network, energy, context, chunk)
+        contenders[f"limit, {kind}"] = partial(_limit, kind)
     rate = interleaved(contenders, options, unit="continuations/s", share=0.7)
     updates = TimedUpdates(
         _task,
@@ -81,6 +87,7 @@ def run(options: Options) -> BenchmarkResult:
             Bar.on("energy training: sequences/s over a bare loop's", training["engine"] / training["bare loop"], 0.9),
         ],
         details={f"continuations/s, {name}": value for name, value in rate.items()}
+        | {f"{kind}: the limit, times the plain way": rate[f"limit, {kind}"] / rate[f"plain, {kind}"] for kind in KINDS}
         | {f"training, sequences/s, {name}": value for name, value in training.items()}
         | {"best chunk of generate": chunk, "peak megabytes, 1,000 and 100,000": memory},
     )
@@ -128,6 +135,14 @@ def _plain(network: GPT2LMHeadModel, energy: PooledEnergy, context: list[int], n
         torch.multinomial((-energy_R).softmax(0), 1)
 
     return n / seconds_of(sample)
+
+
+def _limit(kind: str) -> float:
+    """Continuations a second if drawing and reading ran at the rate of torch's square matrix product, all else free."""
+    draw = NEW * flops_per_token()
+    new, average = (NEW, CONTEXT + NEW / 2) if kind == "unit" else (CONTEXT + NEW, CONTEXT + NEW)
+    read = new * LAYERS * (24 * WIDTH**2 + 4 * WIDTH * average)
+    return matmul_flops_per_second(repeats=3) / (draw + read)
 
 
 class _RandomContrast:
