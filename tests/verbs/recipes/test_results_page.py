@@ -16,6 +16,7 @@ from energylm.verbs.recipes.results_page import (
     forest,
     pages,
     published_effect,
+    with_results,
     write_pages,
 )
 
@@ -132,6 +133,30 @@ def test_every_kept_report_is_of_a_recipe_that_there_is():
     claims = claims_of(kept)
     assert len(claims) > 150 and {claim.recipe for claim in claims} <= set(recipe_names())
     assert {claim.kind for claim in claims} == {"finding", "duplicate", "accounting", "ours", "simulated"}
+
+
+def test_the_paper_index_has_no_typed_result_where_one_is_kept():
+    kept = [json.loads(file.read_text(encoding="utf-8")) for file in sorted((DOCS / "results").glob("*.json"))]
+    index = (DOCS / "paper_index.md").read_text(encoding="utf-8")
+    assert with_results(index, kept) == index, "run `make results`"
+    assert index.count("claims hold") > 20 and index.count("bars hold") > 5
+
+
+def test_results_of_the_index_by_hand(kept):
+    report = json.loads((kept / "kept.json").read_text())
+    recipe = claims_of([report])[0].recipe
+    index = (
+        f"| R1 | joint | eq. 1 | `a.py` | `b.py` | `src/energylm/recipes/{recipe}.yaml` | typed: 17.4 |\n"
+        "| R2 | speed | – | `a.py` | `b.py` | – | `energylm bench toy` gave 9 |\n"
+        "| R3 | other | – | `a.py` | `b.py` | `energylm bench toys` | proved |\n"
+    )
+    filled = with_results(index, [report, BENCH])
+    first, second, third = filled.splitlines()
+    holding = sum(claim.verdict == "holds" for claim in claims_of([report]))
+    assert first.endswith(f"| [{recipe}](results/deng2020.md): {holding} of 3 claims hold |") and "17.4" not in first
+    assert second.endswith("| [bench toy](results/benchmarks.md): 1 of 2 bars hold |")
+    assert third == index.splitlines()[2]  # another name
+    assert with_results(filled, [report, BENCH]) == filled
 
 
 def test_pages_and_picture_are_written(kept, tmp_path):
