@@ -34,7 +34,7 @@ from energylm.records import Record
 VALUE_FILE = "value.json"
 KNOTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FOLDS = 4
-HEAD_RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e6)  # on u, of states of unit variance; the last leaves none of it
+HEAD_RIDGES = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 1e6)  # on u, of states of unit variance; the last leaves none of it
 LINE_RIDGES = (0.1, 1.0, 10.0)  # nats for a parameter that moves the value by one from least squares
 NEWTON_STEPS = 100
 UNLIKELY = 1.0  # nats above the worst of what is allowed
@@ -208,7 +208,7 @@ def fitted(samples: Cuts) -> Tensor:
         head = _best(HEAD_RIDGES, samples, least_squares, Cuts.squares)
 
     def least(part: Cuts, ridge: float) -> Tensor:
-        return least_linex(part, least_squares(part, head), ridge)
+        return least_linex(part, least_squares(part, head), ridge, head)
 
     return least(samples, _best(LINE_RIDGES, samples, least, Cuts.linex))
 
@@ -237,12 +237,14 @@ def least_squares(samples: Cuts, head_ridge: float) -> Tensor:
     return parameters_P
 
 
-def least_linex(samples: Cuts, towards_P: Tensor, ridge: float) -> Tensor:
-    """(P,) the least of the loss and of `ridge` times what moving away from `towards_P` changes, in squares: Newton's
-    steps, halved until they lead down."""
+def least_linex(samples: Cuts, towards_P: Tensor, ridge: float, head_ridge: float = 0.0) -> Tensor:
+    """(P,) the least of the loss and of `ridge` times what moving away from `towards_P` changes, in squares, the
+    parameters of states being pulled by their own ridge as well: Newton's steps, halved until they lead down."""
     share_S, features_SP = samples.weight_S / samples.weight_S.sum(), samples.features_SP
-    ridge_P = 2 * ridge * (share_S @ features_SP.square())
-    floor_P = torch.full_like(ridge_P, 1e-12)  # for features that say nothing
+    size_P = share_S @ features_SP.square()
+    ridge_P = 2 * ridge * size_P
+    ridge_P[LINE:] += 2 * head_ridge
+    floor_P = torch.full_like(size_P, 1e-6 * float(size_P.mean()))  # for features that say nothing
 
     def height(parameters_P: Tensor) -> Tensor:
         return samples.linex(parameters_P) + 0.5 * (ridge_P * (parameters_P - towards_P).square()).sum()
@@ -255,7 +257,9 @@ def least_linex(samples: Cuts, towards_P: Tensor, ridge: float) -> Tensor:
         step_P: Tensor = torch.linalg.solve(curvature_PP, slope_P)
         while not (now := height(parameters_P - step_P)) <= best and step_P.abs().max() > 1e-12:
             step_P = step_P / 2
-        if not now < best - 1e-14:
+        if not now <= best:
             break
-        parameters_P, best = parameters_P - step_P, now
+        parameters_P, gained, best = parameters_P - step_P, best - now, now
+        if gained < 1e-11:  # the step was tiny, and what is left of it tinier: convergence is quadratic
+            break
     return parameters_P
