@@ -178,7 +178,7 @@ import importlib, pathlib, shlex, sys
 folder, lm, energy, text, gguf = sys.argv[1:]
 sys.path.append(folder)
 import energylm
-from energylm.cli.main import run
+from energylm.cli.main import lm_eval, run
 from energylm.errors import EnergyLMError, MissingExtra
 from energylm.verbs import table
 assert energylm.__file__.startswith(folder), energylm.__file__
@@ -195,9 +195,9 @@ for file in sorted(package.rglob("*.py")):
         print("BARE", name, error)
 
 
-def outcome(*arguments):
+def outcome(*arguments, program=run):
     try:
-        run(list(arguments))
+        program(list(arguments))
     except (EnergyLMError, SystemExit) as error:
         return f"{type(error).__name__} {error}"
     return "ok"
@@ -213,6 +213,7 @@ said.append(("generate", outcome("generate", lm, "--energy", energy, "--prompt",
 said.append(("score", outcome("score", lm, text)))
 said.append(("gguf", outcome("score", gguf, text)))
 said.append(("detect", outcome("detect", "run", text)))
+said.append(("lm-eval", outcome(program=lambda _: lm_eval())))
 for line in said:
     print("SAID", *line)
 """
@@ -260,6 +261,7 @@ def test_what_lacks_an_extra_says_which(walked):
     assert any("energylm.training.calibration" in line and "energylm[train]" in line for line in lacking)
     assert [line for line in lacking if line.startswith("EXTRA energylm.verbs.fitting ")] == []  # it fetches by name
     assert any(line.startswith("SAID detect eval --dry-run MissingExtra this needs") for line in walked)
+    assert "SAID lm-eval SystemExit 2" in walked  # after its line
     dry = [line for line in walked if "--dry-run" in line]
     assert dry and [line for line in dry if line.endswith(" ok")]
 

@@ -29,7 +29,7 @@ from energylm.bundles.model_folder import MANIFEST
 from energylm.bundles.residual_model import KIND as JOINT
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.scorer import ENERGY, Scorer, kind_of, padded
-from energylm.errors import ConfigError, EnergyLMError, ModelError, extra
+from energylm.errors import ConfigError, ModelError, extra
 from energylm.files import read_json
 
 with extra("harness"):
@@ -255,7 +255,4 @@ def main() -> None:
     with extra("harness"):
         from lm_eval.__main__ import cli_evaluate
 
-    try:
-        cli_evaluate()
-    except EnergyLMError as error:
-        raise SystemExit(f"energylm: {error}") from None
+    cli_evaluate()

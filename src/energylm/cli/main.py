@@ -12,6 +12,7 @@ import io
 import json
 import os
 import sys
+from importlib import import_module
 from typing import Any, cast
 
 import click
@@ -121,6 +122,14 @@ def main() -> None:
             _leave("; ".join(["interrupted", *_notes(leaving)]), INTERRUPTED)
         _flush_stdout()
         raise
+
+
+def lm_eval() -> None:
+    """`energylm-lm-eval`: the program of the harness, which knows our models; where it is missing, a line that says so."""
+    try:
+        import_module("energylm.apps.harness").main()
+    except EnergyLMError as error:
+        _leave(str(error), error.exit_code)
 
 
 def _leave(message: str, exit_code: int) -> None:
