@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def lm_eval() -> None:
-    """`energylm-lm-eval`: the program of the harness, which knows our models; where it is missing, a line that says so."""
+    """`energylm-lm-eval`: the program of the harness, which knows our models; a line where it is not installed."""
     try:
         import_module("energylm.apps.harness").main()
     except EnergyLMError as error:
