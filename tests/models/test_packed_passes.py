@@ -10,6 +10,7 @@ from energylm.models.packed_passes import (
     causal_logits,
     encoder_states,
     packed_states,
+    packed_states_at,
     prefix_encoder_for,
     why_not_packed_body,
     why_not_packed_encoder,
@@ -75,6 +76,20 @@ def test_states_do_not_depend_on_how_rows_are_shared_out(monkeypatch):
     pieces = packed_passes._cut(lengths, 3)
     assert len(pieces) == 3 and [row for piece in pieces for row in range(7)[piece]] == list(range(7))
     torch.testing.assert_close(encoder_states(network, tokens, lengths), together, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_states_at_some_positions_are_those_of_all(family, monkeypatch):
+    network, (tokens, lengths) = make(family), texts()
+    real = torch.arange(19) < lengths[:, None]
+    wanted = real & (torch.rand(real.shape, generator=torch.Generator().manual_seed(2)) < 0.3)
+    tokens = tokens.masked_fill(~real, 0)
+    everywhere = packed_states(network, tokens, real)
+    torch.testing.assert_close(packed_states_at(network, tokens, real, wanted), everywhere[wanted], atol=1e-6, rtol=0)
+    monkeypatch.setattr(packed_passes, "TOKENS_A_THREAD", 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    torch.testing.assert_close(packed_states_at(network, tokens, real, wanted), everywhere[wanted], atol=1e-6, rtol=0)
 
 
 @torch.no_grad()

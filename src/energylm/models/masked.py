@@ -5,8 +5,9 @@ r"""Masked networks as conditionals over token ids: logits of hidden tokens give
 
 Sequences come without the tokens that frame them ([CLS] … [SEP]): where the network was trained with a frame, it is put
 around every sequence here, read as context and never hidden. Only hidden positions go through the output layer, and
-in BERT's relatives through the last feed-forward: hooks hand just these on, so every family keeps its own code. Rows go
-through in micro-batches of similar length, whatever their number.
+in BERT's relatives through the last feed-forward: hooks hand just these on, so every family keeps its own code, or they
+are read from packed weights where there are some. Rows go through in micro-batches of similar length, whatever their
+number.
 
 Sources are read once; all rows, masked copies and chains of a source share what was read. Targets have no frame: their
 length is known beforehand (`likely_lengths`), so nothing marks their end.
@@ -15,18 +16,19 @@ Relations  `contracts.MaskedModel` is the promise kept here; `cmlm` is the netwo
            `bundles.masked_language_model` adds text and folders, `energies.masked_lm` an energy.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
+from transformers import BertForMaskedLM, ElectraForMaskedLM, PreTrainedModel
 
 from energylm.errors import DataError, ModelError, VocabularyMismatch
 from energylm.models.cmlm import ConditionalMaskedLM, SourceStates
 from energylm.models.contexts import length_batches, longest_input, tokens_at_once
+from energylm.models.packed_passes import packed_states_at, why_not_packed_encoder
 
 LIKE_BERT = ("bert", "roberta", "electra")  # same modules under the same names, the residual within `attention.output`
 
@@ -84,6 +86,10 @@ class MaskedNetwork:
         return logits_NV
 
     def _logits_at(self, tokens_RS: Tensor, lengths_R: Tensor, hidden_RS: Tensor, *, source_R: Tensor | None) -> Tensor:
+        head, body = _head(self.network), cast(PreTrainedModel, self.network.base_model)
+        if head is not None and why_not_packed_encoder(body) is None:
+            real_RS = torch.arange(tokens_RS.shape[1]) < lengths_R[:, None]
+            return head(packed_states_at(body, tokens_RS, real_RS, hidden_RS))
         with _only_positions(self.network, hidden_RS):
             logits_1NV: Tensor = self._run(tokens_RS, lengths_R).logits
         return logits_1NV[0]
@@ -125,6 +131,15 @@ class MaskedNetwork:
     def _micro_batches(self, lengths_R: Tensor) -> list[tuple[Tensor, int]]:
         """Rows that go through the network together and the length of the longest, longest first."""
         return length_batches(lengths_R, tokens_at_once=tokens_at_once(self.network))
+
+
+def _head(network: Any) -> Callable[[Tensor], Tensor] | None:
+    """What makes logits of the last states, of the networks for which it is known."""
+    if type(network) is BertForMaskedLM:
+        return cast(Callable[[Tensor], Tensor], network.cls)
+    if type(network) is ElectraForMaskedLM:
+        return lambda states: network.generator_lm_head(network.generator_predictions(states))
+    return None
 
 
 @contextmanager

@@ -99,33 +99,40 @@ class EncoderLayer:
 
 
 @torch.no_grad()
-def packed_states(encoder: Any, tokens_BT: Tensor, real_BT: Tensor) -> Tensor:
+def packed_states(encoder: PreTrainedModel, tokens_BT: Tensor, real_BT: Tensor) -> Tensor:
     """(B, T, D), 0 at padding."""
-    layers = _packed_layers(encoder)
-    x_BTD: Tensor = encoder.embeddings(input_ids=tokens_BT)
-    if hasattr(encoder, "embeddings_project"):  # ELECTRA's, where embeddings are narrower
-        x_BTD = encoder.embeddings_project(x_BTD)
-    states_BTD = torch.zeros_like(x_BTD)
-
-    def read(rows: slice) -> None:
-        states_BTD[rows] = _read(encoder.config, layers, x_BTD[rows], real_BT[rows])
-
-    parts = _cut(real_BT.sum(1), torch.get_num_threads())
-    if len(parts) == 1:
-        read(parts[0])
-    else:
-        list(workers(len(parts), os.getpid()).map(read, parts))
+    states_ND = packed_states_at(encoder, tokens_BT, real_BT, real_BT)
+    states_BTD = states_ND.new_zeros(*real_BT.shape, states_ND.shape[1])
+    states_BTD[real_BT] = states_ND
     return states_BTD
 
 
 @torch.no_grad()
-def _read(config: Any, layers: list[EncoderLayer], x_BTD: Tensor, real_BT: Tensor) -> Tensor:
+def packed_states_at(encoder: Any, tokens_BT: Tensor, real_BT: Tensor, wanted_BT: Tensor) -> Tensor:
+    """(N, D): at the real positions that are wanted, row by row; after its attention the last layer sees no others."""
+    layers = _packed_layers(encoder)
+    x_BTD: Tensor = encoder.embeddings(input_ids=tokens_BT)
+    if hasattr(encoder, "embeddings_project"):  # ELECTRA's, where embeddings are narrower
+        x_BTD = encoder.embeddings_project(x_BTD)
+
+    def read(rows: slice) -> Tensor:
+        return _read(encoder.config, layers, x_BTD[rows], real_BT[rows], wanted_BT[rows])
+
+    parts = _cut(real_BT.sum(1), torch.get_num_threads())
+    if len(parts) == 1:
+        return read(parts[0])
+    return torch.cat(list(workers(len(parts), os.getpid()).map(read, parts)))
+
+
+@torch.no_grad()
+def _read(config: Any, layers: list[EncoderLayer], x_BTD: Tensor, real_BT: Tensor, wanted_BT: Tensor) -> Tensor:
     """All layers over the real tokens of some rows, with one thread or with torch's own."""
     rows, length = real_BT.shape
     heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     is_full = bool(real_BT.all())
     x_ND = x_BTD.reshape(rows * length, -1) if is_full else x_BTD[real_BT]
-    for layer in layers:
+    wanted_N = wanted_BT[real_BT]
+    for number, layer in enumerate(layers, start=1):
         projected_NE = layer.query_key_value(x_ND)
         if not is_full:
             padded_BTE = x_ND.new_zeros(rows, length, projected_NE.shape[1])
@@ -135,14 +142,12 @@ def _read(config: Any, layers: list[EncoderLayer], x_BTD: Tensor, real_BT: Tenso
         mask = None if is_full else real_BT[:, None, None]
         attended_BTD = scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
         attended_ND = attended_BTD.reshape(rows * length, -1) if is_full else attended_BTD[real_BT]
+        if number == len(layers) and not wanted_N.all():
+            attended_ND, x_ND = attended_ND[wanted_N], x_ND[wanted_N]
         x_ND = layer.after_attention(layer.output.plus(attended_ND, x_ND))
         inner_NF = layer.up(x_ND, then="gelu", form=GELUS[config.hidden_act])
         x_ND = layer.after(layer.down.plus(inner_NF, x_ND))
-    if is_full:
-        return x_ND.view(rows, length, -1)
-    states_BTD = torch.zeros_like(x_BTD)
-    states_BTD[real_BT] = x_ND
-    return states_BTD
+    return x_ND
 
 
 def _cut(tokens_B: Tensor, threads: int) -> list[slice]:
