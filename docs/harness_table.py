@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,8 @@ def greatest_difference(ours: Mapping[Choice, float], theirs: Mapping[Choice, fl
     return max(abs(ours[key] - theirs[key]) for key in ours)
 
 
-def table(masked: str, energy: str, *, limit: int, n: int) -> Table:
+def tables(masked: str, energy: str, *, limit: int, n: int) -> Iterator[Table]:
+    """The table as it grows, row by row."""
     lm = "smollm2-135m"
     joint = f"pretrained={lm},energy={energy},n={n}"
     causal = {
@@ -90,9 +91,14 @@ def table(masked: str, energy: str, *, limit: int, n: int) -> Table:
         f"joint of {lm}, lower end": ("energylm", f"{joint},end=lower"),
         f"joint of {lm}, upper end": ("energylm", f"{joint},end=upper"),
     }
+    how = (
+        f"accuracy of the first {limit} documents of each task; log-likelihoods in nats over all choices, for the "
+        f"masked model pseudo-log-likelihoods; log Z of the joint model from {n} samples"
+    )
     rows: list[list[Cell]] = []
     with tempfile.TemporaryDirectory() as temporary:
         tasks, theirs = write_tasks(Path(temporary)), None
+        columns = ["model", *(f"`{task}`" for task in tasks), "mean log-likelihood", "greatest difference from `hf`"]
         for name, (model, model_args) in (causal | others).items():
             results, told = run(model, model_args, tasks=tasks, folder=Path(temporary), limit=limit)
             theirs = theirs or told
@@ -100,12 +106,7 @@ def table(masked: str, energy: str, *, limit: int, n: int) -> Table:
             difference = greatest_difference(told, theirs) if name in causal else None
             rows.append([name, *accuracies, sum(told.values()) / len(told), difference])
             print(f"{name}: done", file=sys.stderr)
-    columns = ["model", *(f"`{task}`" for task in tasks), "mean log-likelihood", "greatest difference from `hf`"]
-    how = (
-        f"accuracy of the first {limit} documents of each task; log-likelihoods in nats over all choices, for the "
-        f"masked model pseudo-log-likelihoods; log Z of the joint model from {n} samples"
-    )
-    return Table(columns, rows, convention=how)
+            yield Table(columns, rows, convention=how)
 
 
 if __name__ == "__main__":
@@ -116,10 +117,8 @@ if __name__ == "__main__":
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("-n", type=int, default=64)
     given = parser.parse_args()
-    made = (
-        f"<!-- table -->\n{to_markdown(table(given.masked, given.energy, limit=given.limit, n=given.n))}<!-- /table -->"
-    )
-    text = given.page.read_text(encoding="utf-8")
-    given.page.write_text(
-        re.sub(r"<!-- table -->.*<!-- /table -->", lambda _: made, text, flags=re.DOTALL), encoding="utf-8"
-    )
+    for table in tables(given.masked, given.energy, limit=given.limit, n=given.n):
+        made = f"<!-- table -->\n{to_markdown(table)}<!-- /table -->"
+        text = given.page.read_text(encoding="utf-8")
+        page = re.sub(r"<!-- table -->.*<!-- /table -->", lambda _, made=made: made, text, flags=re.DOTALL)
+        given.page.write_text(page, encoding="utf-8")

@@ -1,6 +1,7 @@
 """Our models in the lm-evaluation-harness: a causal model's numbers are those of the harness's own `hf`; a joint
 model's lie around the truth, which is enumerated; a pseudo-log-likelihood is what it says."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -14,11 +15,12 @@ pytest.importorskip("lm_eval", reason="pip install 'energylm[harness]'")
 
 import lm_eval
 from lm_eval.api.instance import Instance
+from lm_eval.config.evaluate_config import EvaluatorConfig
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from energylm import EnergyModel, LanguageModel, ResidualModel, Scorer
-from energylm.apps.harness import CausalHarness, JointHarness, harness_model
+from energylm.apps.harness import DEFAULT_DEVICE, CausalHarness, JointHarness, harness_model
 from energylm.errors import ConfigError, ModelError
 
 pytestmark = pytest.mark.filterwarnings("default")  # the harness's own
@@ -167,6 +169,18 @@ def test_a_task_runs_from_end_to_end(
     assert 0 <= results["results"]["tiny_pairs"]["acc,none"] <= 1
     assert "energylm_convention" in results["config"]
     assert ("energylm_mean_upper" in results["config"]) == (kind == "joint")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without CUDA")
+def test_the_device_that_nobody_asked_for_is_not_insisted_on(model_folder):
+    """The harness's program says "cuda:0" wherever it runs; who asks for a device that is not there is told so."""
+    (asked,) = (field.default for field in dataclasses.fields(EvaluatorConfig) if field.name == "device")
+    assert asked == DEFAULT_DEVICE
+    added = {"batch_size": 1, "max_batch_size": None, "device": asked}
+    made = CausalHarness.create_from_arg_string(f"pretrained={model_folder}", added)
+    assert isinstance(made, CausalHarness) and next(made.lm.model.network.parameters()).device.type == "cpu"
+    with pytest.raises(ConfigError, match="device cuda:1 came, but this machine has 0 of type cuda"):
+        CausalHarness.create_from_arg_string(f"pretrained={model_folder}", added | {"device": "cuda:1"})
 
 
 def test_the_harness_asks_no_installed_package_for_models():

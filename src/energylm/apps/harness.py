@@ -43,6 +43,7 @@ End = Literal["lower", "upper"]
 Pair = tuple[list[int], list[int]]  # ids that are given, ids that are scored
 NAME = "energylm"
 DEFAULT_LENGTH = 2048  # of a model that names no limit, as in the harness
+DEFAULT_DEVICE = "cuda:0"  # what the harness says where nobody did, on machines without one, too
 AT_ONCE = 256  # requests whose numbers wait in memory; the model cuts them into batches by itself
 
 
@@ -242,9 +243,10 @@ def harness_model(
 
 
 def _known(additional: dict[str, Any] | None) -> dict[str, Any]:
-    """What the harness adds of itself; batches are ours to cut."""
+    """What the harness adds of itself; batches are ours to cut, and an accelerator is ours to find."""
     given = {key: value for key, value in (additional or {}).items() if value is not None}
-    return {key: value for key, value in given.items() if key not in ("batch_size", "max_batch_size")}
+    ours = {"batch_size", "max_batch_size", *(["device"] if given.get("device") == DEFAULT_DEVICE else [])}
+    return {key: value for key, value in given.items() if key not in ours}
 
 
 lm_eval.api.registry.model_registry.register(NAME, target=CausalHarness)
