@@ -204,6 +204,7 @@ def caveats(text: EncodedText, *, is_machine: bool) -> str:
 SPANS_IN_BLOCKS = (0.25, 0.5, 1.0, 2.0, 4.0)
 FORMAT = 2  # of the file; 1 had thresholds from whole texts and pieces of longer ones, which kept no promise
 Promise = Literal["length", "together", "none", "shift"]
+Covariates = Literal["all", "score"]  # what weights for another place come from
 
 
 @dataclass(frozen=True)
@@ -230,9 +231,17 @@ class Shift(Record):
 
     new_texts: int  # unlabelled
     effective_texts: float  # so many texts of equal weight say as much as the weighted ones
+    by: Covariates = "all"
 
     def __str__(self) -> str:
-        return f"weighted by {self.new_texts:,} unlabelled texts, they count as {self.effective_texts:,.0f}"
+        alone = "" if self.by == "all" else " by their scores alone, since they are too different otherwise"
+        return f"weighted by {self.new_texts:,} unlabelled texts{alone}, they count as {self.effective_texts:,.0f}"
+
+    @property
+    def assumption(self) -> str:
+        if self.by == "all":
+            return "if what was measured is all that sets them apart"
+        return "if a text of the same score is as likely a person's there as here"
 
 
 @dataclass(frozen=True)
@@ -270,8 +279,8 @@ class DetectorCalibration(Record):
         if self.shift is not None:
             return (
                 f"at most {self.asked_rate:.3g} of human texts like {self.shift.new_texts:,} unlabelled ones (by "
-                f"{span.human:,} calibration texts that count as {self.shift.effective_texts:,.0f}, if what was "
-                "measured is all that sets them apart)"
+                f"{span.human:,} calibration texts that count as {self.shift.effective_texts:,.0f}, "
+                f"{self.shift.assumption})"
             )
         lengths = "of lengths that few of them have, together"
         if span.promise == "length":

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from energylm import Detector, LanguageModel
+from energylm.bundles.combined_energy import FeatureWeights
+from energylm.bundles.detector import DEFAULT_FOLDER
 from energylm.errors import ConfigError, DataError
+from energylm.estimators.surprise_features import GROUPS
+from energylm.files import read_json
 from energylm.jobs.job import Job
 from energylm.training.feature_weights import auroc
 from energylm.verbs import CombineFeatures, RunDetector
@@ -50,8 +54,9 @@ def options(model_folder, files, **more):
 
 def test_weighed_measured_kept_and_used(lm, model_folder, pairs, tmp_path, monkeypatch):
     monkeypatch.setattr("energylm.training.feature_weights.STRENGTHS", (1e-3, 1e-1))
-    verb = CombineFeatures.checked(options(model_folder, pairs))
-    assert "33 features" in verb.check() and "news_A, news_B, tales_A" in verb.check()
+    assert "5 features" in CombineFeatures.checked(options(model_folder, pairs)).check()
+    verb = CombineFeatures.checked(options(model_folder, pairs, features=["zero-shot", "later"]))
+    assert "10 features" in verb.check() and "news_A, news_B, tales_A" in verb.check()
     result = verb.run(Job(output=tmp_path))
     assert list(result.generator_left_out) == list(result.domain_left_out) == ["news_A", "news_B", "tales_A"]
     assert min(result.lowest["generator_left_out"], result.lowest["domain_left_out"]) > 0.8 and result.report.is_file()
@@ -67,6 +72,18 @@ def test_weighed_measured_kept_and_used(lm, model_folder, pairs, tmp_path, monke
     monkeypatch.setattr(combining.FeatureWorker, "__call__", None)  # nothing is read again
     again = CombineFeatures.checked(options(model_folder, pairs, features=["curvature"])).run(Job(output=tmp_path))
     assert again.features == ("curvature",) and again.zero_shot == result.zero_shot
+
+
+def test_the_page_tells_what_the_default_detector_was_measured_by():
+    """Every number of the first table of docs/detection.md is one of `combined.json`."""
+    page = (Path(__file__).parents[3] / "docs" / "detection.md").read_text(encoding="utf-8")
+    measured = read_json(DEFAULT_FOLDER / combining.OUTCOME_FILE)
+    columns = ("log_rank", "log_likelihood", "curvature", "domain_left_out", "generator_left_out")
+    expected = [[f"{measured[kind][column]:.3f}" for kind in ("means", "lowest")] for column in columns]
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| ")]
+    assert [[cell.strip() for cell in row[3:5]] for row in rows[1:6]] == expected
+    weights = FeatureWeights.from_json(read_json(DEFAULT_FOLDER / "weights.json"))
+    assert weights.features == tuple(measured["features"]) == GROUPS["later"]
 
 
 def test_one_set_alone_says_that_nothing_is_known_of_others(model_folder, pairs, tmp_path, monkeypatch):

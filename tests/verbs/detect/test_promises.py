@@ -100,6 +100,27 @@ def test_unlabelled_texts_of_another_place_move_the_promise_there(ruled, ruled_t
     assert "weighted by 250 unlabelled texts" in CalibrationResult(None, 500, 300, moved).summary()
 
 
+def test_texts_too_different_to_be_weighted_by_all_are_weighted_by_their_scores(ruled, ruled_texts):
+    """Lengths do not overlap, scores do, and a text of a given score is a person's as often there as here: σ(4 − 2s).
+    Of 20,000 human texts from there, whose scores are higher, about 5 % exceed the weighted threshold, and more the
+    threshold of here (the mistake)."""
+    rng = np.random.default_rng(0)
+
+    def drawn(count, mean):
+        scores = rng.normal(mean, 1, count)
+        return scores, rng.random(count) < 1 / (1 + np.exp(2 * scores - 4))
+
+    (here, is_human), (there, _), (later, is_later) = drawn(800, 0.0), drawn(300, 1.0), drawn(40_000, 1.0)
+    short, long = ruled_texts("human", 1, sentences=4)[0], ruled_texts("human", 1, sentences=40)[0]
+    human, machine = (scored(ruled, [short] * len(part), part) for part in (here[is_human], here[~is_human]))
+    moved = ruled.calibrated(human, machine, new=scored(ruled, [long] * 300, there))
+    assert moved.shift.by == "score" and "by their scores alone" in str(moved.shift)
+    assert "of the same score is as likely a person's there as here" in moved.promised(moved.spans[0])
+    plain = np.quantile(here[is_human], 0.95)
+    flagged = [np.mean(later[is_later] > limit) for limit in (moved.spans[0].threshold, plain)]
+    assert flagged[0] < 0.05 + 3 * 0.016 < flagged[1]
+
+
 def test_calibration_texts_that_do_not_carry_are_said(ruled, ruled_texts):
     human = scored(ruled, ruled_texts("human", 120, sentences=4), np.arange(120.0))
     new = scored(ruled, ruled_texts("human", 60, sentences=40), np.arange(60.0) + 500)

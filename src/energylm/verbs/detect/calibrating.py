@@ -7,8 +7,9 @@ Human text alone moves the thresholds of a detector that has been calibrated bef
 
 Where texts are grouped (`--group`), a span's threshold is raised until each group with enough texts in it keeps the
 rate. Where unlabelled texts of another place are given (`--like`), the human texts are weighted by how much likelier
-they are there than here, judged by score, length and the cheap features of `TextRange`; both classes say what is likely
-here, so machine texts among the unlabelled ones do not pass for a shift. With both options the higher threshold holds:
+they are there than here, judged by score, length and the cheap features of `TextRange`, or by the score alone where too
+few texts here are like those there; both classes say what is likely here, so machine texts among the unlabelled ones do
+not pass for a shift. With both options the higher threshold holds:
 what is not among the features is likelier to lie within the spread of many groups.
 """
 
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from energylm.bundles.detector import DEFAULT_FOLDER, Detector
 from energylm.bundles.detector_calibration import (
+    Covariates,
     DetectorCalibration,
     Promise,
     Shift,
@@ -246,10 +248,10 @@ def fit_detector(
         )
     spans_N = human.span_numbers(shortest)
     thresholds = _raised(thresholds_by_group(human.scores, spans_N.tolist(), rate), human, spans_N)
-    text_range, shifted = TextRange.of(human.texts), None
+    text_range, shifted, by = TextRange.of(human.texts), None, None
     if new is not None:
         new = new.where(new.lengths >= shortest[0])
-        shifted = _shifted(human, machine, new, text_range, rate)
+        shifted, by = _shifted(human, machine, new, text_range, rate)
         text_range = TextRange.of(new.texts)
 
     @cache
@@ -277,7 +279,7 @@ def fit_detector(
         text_range=text_range,
         max_tokens=max_tokens,
         groups=rates_by_group(human.groups, (human.scores > limits_N).tolist()) if any(human.groups) else (),
-        shift=None if shifted is None else Shift(shifted.new_texts, shifted.effective_texts),
+        shift=None if shifted is None or by is None else Shift(shifted.new_texts, shifted.effective_texts, by),
     )
 
 
@@ -299,19 +301,26 @@ def _raised(thresholds: GroupThresholds, human: ScoredTexts, spans_N: NDArray[np
 
 def _shifted(
     human: ScoredTexts, machine: ScoredTexts, new: ScoredTexts, text_range: TextRange | None, rate: float
-) -> ShiftedThreshold:
-    """The threshold for texts of the place that `new` ones are from."""
+) -> tuple[ShiftedThreshold, Covariates]:
+    """The threshold for texts of the place that `new` ones are from, and what the weights come from: all that is
+    measured, or, where texts here and there are too different for that, the score alone."""
 
-    def features(texts: ScoredTexts) -> NDArray[np.float64]:
-        columns = [texts.scores[:, None], np.log(texts.lengths)[:, None]]
-        if text_range is not None and len(texts.texts):
-            columns.append(np.stack([text_range.deviations(text) for text in texts.texts]))
-        return np.concatenate(columns, axis=1) if len(texts.texts) else np.zeros((0, 0))
+    def features(texts: ScoredTexts, by: Covariates) -> NDArray[np.float64]:
+        columns = [texts.scores[:, None]]
+        if by == "all":
+            columns.append(np.log(texts.lengths)[:, None])
+            if text_range is not None and len(texts.texts):
+                columns.append(np.stack([text_range.deviations(text) for text in texts.texts]))
+        return np.concatenate(columns, axis=1)
 
-    here = [features(texts) for texts in (human, machine) if len(texts.texts)]
-    weights = shift_weights(np.concatenate(here), features(new))
-    of_human = ShiftWeights(weights.calibration[: len(human.texts)], weights.new)
-    shifted = shifted_threshold(human.scores, of_human, rate)
+    here = [texts for texts in (human, machine) if len(texts.texts)]
+    choices: tuple[Covariates, ...] = ("all", "score")
+    for by in choices:
+        weights = shift_weights(np.concatenate([features(texts, by) for texts in here]), features(new, by))
+        of_human = ShiftWeights(weights.calibration[: len(human.texts)], weights.new)
+        shifted = shifted_threshold(human.scores, of_human, rate)
+        if shifted.threshold is not None:
+            break
     if shifted.threshold is None:
         raise DataError(
             f"the calibration texts do not carry to the {len(new.texts):,} new ones: weighted by these, "
@@ -322,7 +331,7 @@ def _shifted(
         of_groups = thresholds_by_group(human.scores, human.groups, rate).own.values()
         highest = max([shifted.threshold, *(group.threshold for group in of_groups)])
         shifted = replace(shifted, threshold=highest)
-    return shifted
+    return shifted, by
 
 
 def _of_shift(shifted: ShiftedThreshold) -> dict[str, Any]:
