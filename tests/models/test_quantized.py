@@ -3,6 +3,7 @@ done is refused."""
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -158,6 +159,26 @@ def test_scorers_tell_what_it_costs_once(kind, request, capsys):
     assert scores == pytest.approx(whole.score(TEXTS), rel=0.05) and scores != whole.score(TEXTS)
     assert capsys.readouterr().err.count("int8 against float32 on 4 texts: rank correlation") == 1
     assert eight_bits.score(TEXTS) == scores and "int8 against" not in capsys.readouterr().err
+
+
+def test_rivals_are_compared_within_their_list(model_folder, monkeypatch, capsys):
+    """Lists of long and of short texts: across all texts length decides the ranks, within a list what int8 rounds. The
+    numbers that are compared add up to 0 in every list; texts that are no rivals are compared as they are."""
+    compared = []
+
+    def watched(networks, score):
+        compared.append(np.array(score()))
+        return agreement(networks, score)
+
+    monkeypatch.setattr("energylm.bundles.scorer.agreement", watched)
+    lists = [["the clerk counts the boats", "the clerk counts a boat"], ["a sailor", "the sailor", "a boat"]]
+    Scorer.from_pretrained(model_folder, dtype="int8").list_scores(lists)
+    (values,) = compared
+    assert values[:2].sum() == pytest.approx(0, abs=1e-9) and values[2:].sum() == pytest.approx(0, abs=1e-9)
+    assert np.abs(values).min() > 0
+    assert "on 5 texts" in (said := capsys.readouterr().err) and said.rstrip().endswith("within their lists")
+    Scorer.from_pretrained(model_folder, dtype="int8").score(TEXTS)
+    assert compared[1].max() < 0 and "within their lists" not in capsys.readouterr().err
 
 
 def test_a_scorer_without_networks_says_so(monkeypatch):

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
@@ -367,7 +368,7 @@ class Scorer:
         readings = [[self.reader.read(recased(text, self.casing)) for text in texts] for texts in lists]
         self._check(readings, names)
         if has_float32(self._networks):
-            self._tell_cost_of_int8([reading for of_list in readings for reading in of_list])
+            self._tell_cost_of_int8(readings)
         limit, reads = self.reader.max_tokens, self.reader.reads
         cuts = [[windows(len(reading), limit, reads=reads) for reading in of_list] for of_list in readings]
         pieces = [
@@ -380,12 +381,23 @@ class Scorer:
                 raise ModelError(f"{self.name} gives NaN for {name}; its weights are damaged or overflow: give another")
         return [_joined(*of_list) for of_list in zip(lists, readings, cuts, values, strict=True)]
 
-    def _tell_cost_of_int8(self, readings: Sequence[Reading]) -> None:
-        """Once, on the first texts that come."""
-        some = [reading.cut(0, min(len(reading), SAMPLED_TOKENS)) for reading in readings[:SAMPLED_TEXTS]]
+    def _tell_cost_of_int8(self, lists: Sequence[Sequence[Reading]]) -> None:
+        """Once, on the first texts that come. Members of lists compete with each other alone, and differ by far less
+        than texts of different lists: their scores count from the mean of their list."""
+        some = [(row, reading) for row, of_list in enumerate(lists) for reading in of_list][:SAMPLED_TEXTS]
+        shown = [reading.cut(0, min(len(reading), SAMPLED_TOKENS)) for _, reading in some]
+        row_N = np.array([row for row, _ in some], dtype=np.int64)
+        rivals = any(len(of_list) > 1 for of_list in lists)
+
+        def scores() -> list[float]:
+            score_N = np.array([math.fsum(scores_T) for scores_T in self.reader.token_scores(shown)])
+            mean_R = np.bincount(row_N, score_N) / np.maximum(np.bincount(row_N), 1)
+            compared: list[float] = (score_N - mean_R[row_N] if rivals else score_N).tolist()
+            return compared
+
         if len(some) > 1:
-            cost = agreement(self._networks, lambda: list(map(math.fsum, self.reader.token_scores(some))))
-            say(f"energylm: {self.name}: {cost.summary()}")
+            within = ", within their lists" if rivals else ""
+            say(f"energylm: {self.name}: {agreement(self._networks, scores).summary()}{within}")
         forget_float32(self._networks)
 
     def _check(self, readings: Sequence[Sequence[Reading]], names: Sequence[str]) -> None:
