@@ -19,6 +19,7 @@ from energylm.training.feature_weights import auroc
 from energylm.verbs import CombineFeatures, RunDetector
 from energylm.verbs.detect import combining
 
+DOCS = Path(__file__).parents[3] / "docs"
 TOKENS = 48  # of a text that are read
 WORDS = "the clerk a sailor mends counts paints boats letters lamps bridge council harvest and of winter".split()
 
@@ -75,13 +76,21 @@ def test_weighed_measured_kept_and_used(lm, model_folder, pairs, tmp_path, monke
 
 
 def test_the_page_tells_what_the_default_detector_was_measured_by():
-    """Every number of the first table of docs/detection.md is one of `combined.json`."""
-    page = (Path(__file__).parents[3] / "docs" / "detection.md").read_text(encoding="utf-8")
+    """The first table of docs/detection.md is `combined.json`, what it says of new texts is docs/detection.json."""
+    page = (DOCS / "detection.md").read_text(encoding="utf-8")
     measured = read_json(DEFAULT_FOLDER / combining.OUTCOME_FILE)
     columns = ("log_rank", "log_likelihood", "curvature", "domain_left_out", "generator_left_out")
     expected = [[f"{measured[kind][column]:.3f}" for kind in ("means", "lowest")] for column in columns]
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| ")]
     assert [[cell.strip() for cell in row[3:5]] for row in rows[1:6]] == expected
+    trial = read_json(DOCS / "detection.json")
+    told = " ".join(page.split())
+    for group, sets in trial["auroc"].items():
+        aurocs = [each["auroc"] for each in sets.values()]
+        assert f"{np.mean(aurocs):.3f}" in told and f"{min(aurocs):.3f}" in told, group
+    for domain, places in trial["other_places"].items():
+        shares = [(each["called_machine"], each["human"]) for each in (places["plain"], places["like"])]
+        assert f"| {domain} | " + " | ".join(f"{k} of {n} ({k / n:.0%})" for k, n in shares) in told
     weights = FeatureWeights.from_json(read_json(DEFAULT_FOLDER / "weights.json"))
     assert weights.features == tuple(measured["features"]) == GROUPS["later"]
 
