@@ -93,22 +93,18 @@ class ResidualModel(OnHub):
     def load(
         cls,
         language_model: str | Path,
-        energy: str | Path | None,
+        energy: str | Path,
         *,
         beta: float | None = None,
         plain_text: bool = False,
         device: Device = None,
         dtype: DType = None,
     ) -> Self:
-        """The joint model of a language model, a folder or a name, and an energy, as `Energy.load` takes it; None is 0
-        everywhere, for powers of the language model. With `plain_text` it writes no special tokens, as windows within
-        documents hold none. `dtype` is the language model's: energies are differences of nats, which 16 bits do not
-        hold."""
+        """The joint model of a language model, a folder or a name, and an energy, as `Energy.load` takes it; with
+        `plain_text` it writes no special tokens, as windows within documents hold none. `dtype` is the language
+        model's: energies are differences of nats, which 16 bits do not hold."""
         lm = LanguageModel.from_pretrained(language_model, device=device, dtype=dtype)
-        if energy is None:
-            loaded = Energy.from_function(lambda texts: [0.0] * len(texts), better="lower", name="none")
-        else:
-            loaded = Energy.load(energy, beta=beta, device=device)
+        loaded = Energy.load(energy, beta=beta, device=device)
         return cls(lm.without_special_tokens() if plain_text else lm, loaded)
 
     def save_pretrained(self, folder: str | Path) -> None:

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.next_tokens import AutoregressiveSample, NextTokenTable
 from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.residual_sampling import JointSample
+from energylm.bundles.text_energy import Energy
 from energylm.jobs.job import Job
 from energylm.progress import say
 from energylm.records import Record
@@ -56,7 +58,7 @@ class GenerateResult(Record):
 
 def generate(verb: Generate, job: Job) -> GenerateResult:
     """Continue every prompt."""
-    joint = ResidualModel.load(verb.language_model, verb.energy, beta=verb.beta, plain_text=verb.plain_text)
+    joint = _joint(verb)
     results = []
     for index, prompt in enumerate(verb.prompt):
         continuation = Continuation(prompt, _drawn(joint, verb, prompt, index))
@@ -65,6 +67,14 @@ def generate(verb: Generate, job: Job) -> GenerateResult:
             job.emit(continuation.shown(with_prompt=not verb.chat))
             say(continuation.facts())
     return GenerateResult(tuple(results))
+
+
+def _joint(verb: Generate) -> ResidualModel:
+    if verb.energy is not None:
+        return ResidualModel.load(verb.language_model, verb.energy, beta=verb.beta, plain_text=verb.plain_text)
+    lm = LanguageModel.from_pretrained(verb.language_model)
+    flat = Energy.from_function(lambda texts: [0.0] * len(texts), better="lower", name="none")
+    return ResidualModel(lm.without_special_tokens() if verb.plain_text else lm, flat)
 
 
 def _drawn(joint: ResidualModel, verb: Generate, prompt: str, index: int) -> Drawn:
