@@ -65,6 +65,20 @@ def test_a_causal_model_equals_the_harness_own(ours, hf):
     assert abs(other[0][0] - ours.log_likelihoods([([1, 2, 3], [4, 5])])[0][0]) > 1e-3  # teeth: a token of context less
 
 
+def test_in_double_precision_nothing_is_left_of_a_difference(model_folder):
+    """So what is left in single precision, some 1e-4 nats of a large model's sentences, is rounding."""
+    asked = requests("loglikelihood", PAIRS)
+    values = {}
+    for dtype in ("float64", "float32"):
+        lm = LanguageModel.from_pretrained(model_folder, dtype=dtype)
+        hf = HFLM(pretrained=lm.model.network, tokenizer=lm.tokenizer, batch_size=1, max_length=16)
+        told = CausalHarness(lm, max_length=16).loglikelihood(asked, disable_tqdm=True)
+        theirs = hf.loglikelihood(asked, disable_tqdm=True)
+        values[dtype] = [torch.tensor([value for value, _ in of], dtype=torch.float64) for of in (told, theirs)]
+    torch.testing.assert_close(*values["float64"], atol=1e-10, rtol=0)
+    assert not torch.allclose(values["float32"][0], values["float64"][0], atol=1e-10, rtol=0)  # teeth
+
+
 def test_documents_equal_the_harness_own(ours, hf):
     texts = [("The clerk counts the boats. A sailor mends a bridge and an old map. " * 2,), ("Our neighbour",)]
     theirs = hf.loglikelihood_rolling(requests("loglikelihood_rolling", texts), disable_tqdm=True)
