@@ -171,8 +171,8 @@ def test_context_comes_from_the_whole_file(files, read_lists_of):
     """t2's best is empty, so that t3 reads t1's; a limit takes lists away, not what was heard before them."""
     seen, _ = read_lists_of
     alone = {"lists": str(files / "test.json")}
-    config(alone, weight=[0.25], context=5).run()
-    assert seen == [[2, 2, 1], [4, 5], [6, 6]]
+    run = config(alone, weight=[0.25], context=5).run()
+    assert seen == [[2, 2, 1], [4, 5], [6, 6]] and "after 5 words at most of what was heard before" in run.convention
     seen.clear()
     config(alone, weight=[0.25], context=5, limit=1).run()
     assert seen in ([[2, 2, 1]], [[4, 5]], [[6, 6]])

@@ -168,6 +168,8 @@ def score_files(
     model = scorer_place(scorer.model)
     with engine.pool(partial(ListScorer, model, scorer), models=[model]) as pool:
         outcome = ScorerOutcome(**pool.facts(), scores={file: [] for file in files})
+        if scorer.context:
+            outcome.convention += f"; after {scorer.context} words at most of what was heard before"
         for file, lists in files.items():
             kept = KeptBlocks(output, (output or others) and kept_identity(scorer, lists), FORM, others=others)
             what = f"scoring {Path(name_of(file.lists)).name} with {outcome.name}"
