@@ -12,7 +12,7 @@ from energylm.randomness import row_keys
 from energylm.samplers import suffix_metropolis
 from energylm.samplers.choices import ChainChoices
 from energylm.samplers.resampling import importance_log_weights
-from energylm.samplers.suffix_metropolis import SuffixMetropolis, block_lengths, run
+from energylm.samplers.suffix_metropolis import SuffixMetropolis, block_lengths, run, tokens_of_a_chain
 from energylm.samplers.written_rows import ReadContexts
 from energylm.testing import (
     TabularEnergy,
@@ -165,3 +165,30 @@ def test_a_chain_goes_the_same_way_in_any_batch():
     *_, (together, _) = run(language.sampler(6), ChainChoices(keys), new_tokens=NEW, block_tokens=2, moves=5)
     *_, (alone, _) = run(language.sampler(1), ChainChoices(keys[4:5]), new_tokens=NEW, block_tokens=2, moves=5)
     assert together.tokens_RT[4].equal(alone.tokens_RT[0])
+
+
+class CountedSteps:
+    """Stands for a progress bar."""
+
+    def __init__(self):
+        self.tokens = 0
+
+    def advance(self, tokens=1):
+        self.tokens += tokens
+
+
+@pytest.mark.parametrize("block", [None, 2])
+def test_the_steps_of_chains_are_known_beforehand(block):
+    language, steps = Language("fixed length"), CountedSteps()
+    sampler = SuffixMetropolis(language.sampler(5).read, language.weigh, steps)
+    list(
+        run(
+            sampler,
+            ChainChoices(row_keys(0, torch.zeros(5), torch.arange(5))),
+            new_tokens=NEW,
+            block_tokens=block,
+            moves=4,
+        )
+    )
+    assert steps.tokens == 5 * tokens_of_a_chain(NEW, block, 4)
+    assert steps.tokens > 5 * NEW  # teeth: a draw of as many texts takes fewer

@@ -29,6 +29,7 @@ from energylm.plots import LinePlot, Series
 from energylm.progress import Progress, progress
 from energylm.randomness import derive_seed
 from energylm.records import LOCAL, Record
+from energylm.samplers.suffix_metropolis import tokens_of_a_chain
 from energylm.tables import Cell, Table
 
 Caution = Callable[[int, int], str | None]  # against texts of up to so many tokens, of which so many end
@@ -215,7 +216,10 @@ def sample_joint(
     pools: list[list[CandidatePool]] = [[] for _ in contexts]
     longest = [0] * len(contexts)  # text that the energy has read
     running = list(range(len(contexts)))
-    total = len(contexts) * options.n * options.max_new_tokens * options.chunks
+    of_each = options.max_new_tokens
+    if options.sampler == "suffix":
+        of_each = tokens_of_a_chain(of_each, options.block_tokens, options.moves)
+    total = len(contexts) * options.n * of_each * options.chunks
     with progress("sampling candidates", total=total, unit="token") as bar:
         for chunk in range(options.chunks):
             chunk_seed = derive_seed(seed, "chunk", chunk) if chunk else seed

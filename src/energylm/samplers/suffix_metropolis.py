@@ -104,6 +104,11 @@ def block_lengths(new_tokens: int, block_tokens: int | None) -> list[int]:
     return [*range(size, new_tokens, size), new_tokens]
 
 
+def tokens_of_a_chain(new_tokens: int, block_tokens: int | None, moves: int) -> int:
+    """How many steps of the decoder a chain takes, at most: each block is written once, and once a move."""
+    return (moves + 1) * sum(block_lengths(new_tokens, block_tokens))
+
+
 def run(
     sampler: SuffixMetropolis, choices: Choices, *, new_tokens: int, block_tokens: int | None, moves: int
 ) -> Iterator[tuple[SuffixState, SuffixInfo | None]]:
