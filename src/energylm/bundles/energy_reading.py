@@ -62,7 +62,7 @@ def _of_sequences(network: PooledEnergy, tokens_BT: Tensor, lengths_B: Tensor, k
     tokens_BT, lengths_B = tokens_BT.to(weight_1D.device), lengths_B.to(weight_1D.device)
     tokens_BT = _readable(network, tokens_BT, lengths_B)
     order_B, tokens_at_once, start = lengths_B.argsort(descending=True, stable=True), _tokens_at_once(network), 0
-    pieces = [kept(weight_1D[:0])]
+    pieces = [kept(weight_1D.new_zeros(0, weight_1D.shape[1]))]
     while start < len(order_B):
         longest = int(lengths_B[order_B[start]])
         rows = order_B[start : start + max(1, tokens_at_once // longest)]

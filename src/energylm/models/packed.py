@@ -35,6 +35,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, layer_norm, rms_norm
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from transformers import (
     GPT2LMHeadModel,
     LlamaForCausalLM,
@@ -328,6 +329,8 @@ def why_not_form(body: Any) -> str | None:
 
 def why_not_packable(network: PreTrainedModel) -> str | None:
     """None if the weights of `network` can be packed and its parts do no more than they say, else the reason."""
+    if is_in_torch_dispatch_mode():
+        return "somebody watches every operation: a counter, or a pretended device"
     if any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in network.parameters()):
         return "it is not in float32 on a CPU"
     if not torch.backends.mkldnn.is_available() or platform.machine().lower() not in ("x86_64", "amd64"):
@@ -358,14 +361,9 @@ def packed_network(network: PreTrainedModel) -> PackedNetwork:
 
 def weights_version(network: PreTrainedModel) -> tuple[object, ...]:
     """Changes with the weights: torch counts what is written through a parameter, not what through its `.data`."""
-    samples = [
-        parameter.detach().flatten()[:: 1 + parameter.numel() // SAMPLED_WEIGHTS].sum()
-        for parameter in network.parameters()
-    ]
-    counts = [
-        (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
-        for parameter in network.parameters()
-    ]
+    weights = list(network.parameters())
+    samples = [weight.detach().flatten()[:: 1 + weight.numel() // SAMPLED_WEIGHTS].sum() for weight in weights]
+    counts = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
     return *counts, *torch.stack(samples).tolist()
 
 
