@@ -41,7 +41,7 @@ def energylm(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         ),
         (("perplexity", "m", "c", "--length", "40", "--prefix-tokens", "60"), "--prefix-tokens 60 leaves nothing"),
         (("lm", "train", "c", "-o", "x", "--steps", "0"), "--steps: "),
-        (("generate", "m"), "--energy is missing"),
+        (("generate", "m"), "no energy came; give --energy"),
         (("generate", "--energy", "e"), "LM is missing"),
         (("probe", "attack", "e", "m", "c", "--edits", "0"), "--edits: "),
         (("energy", "train", "n", "-o", "x", "--corpus", "c", "--init", "i", "--batch", "0"), "--batch: "),

@@ -114,6 +114,24 @@ def test_weights_that_change_are_packed_again():
 
 
 @torch.no_grad()
+def test_a_part_that_is_replaced_later_is_noticed():
+    class Doubled(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return 2 * self.inner(x)
+
+    network, (tokens, lengths) = make(), texts()
+    before = encoder_states(network, tokens, lengths)
+    network.encoder.layer[1].output.dense = Doubled(network.encoder.layer[1].output.dense)
+    assert why_not_packed_encoder(network) == "its states differ from those of a plain forward pass"
+    assert (encoder_states(network, tokens, lengths) - before).abs().max() > 1e-3
+    assert largest_difference(network, tokens, lengths) < 1e-5
+
+
+@torch.no_grad()
 def test_what_is_not_of_the_form_is_left_to_the_network():
     assert why_not_packed_encoder(make(hidden_act="relu")) == "it has an activation or attention that BERT has not"
     assert why_not_packed_encoder(make().train()) == "it is in training mode"

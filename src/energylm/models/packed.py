@@ -4,19 +4,17 @@
     x ← x + W_down · (swish(W_gate · norm(x)) ⊙ (W_up · norm(x)))        GPT-2: x + W_down · gelu(W_up · norm(x))
 
 torch multiplies a few dozen rows by weights as they lie in memory, at about half the rate that the processor has. Here
-weights are laid out in oneDNN's own blocks when sampling begins, and what follows a product (activation, gate, sum with
-the residual) is done while it is still in registers. Queries, keys and values come from one product. What is linear is
-moved into the weights: a norm's gain and shift, the scale of attention. A rotary pair (i, i + D/2) is made a pair of
-neighbours in queries and keys alike, which no score notices, so a rotation is one complex product. Rows of one head lie
-together, so attention over prefix and suffix is four batched products, no copies of keys.
+weights are laid out in oneDNN's own blocks, and what follows a product (activation, gate, sum with the residual) is
+done while it is still in registers. Queries, keys and values come from one product. What is linear is moved into the
+weights: a norm's gain and shift, the scale of attention. A rotary pair (i, i + D/2) is made a pair of neighbours, which
+no score notices, so a rotation is one complex product. Rows of one head lie together, so attention over prefix and
+suffix is four batched products.
 
 From `ROWS_A_THREAD` rows on, each thread steps rows of its own from the embedding to the logits, instead of all threads
-sharing each of some thousand small operations and waiting for the last at its end. On a machine that is busy with other
-work, that waiting halves the rate.
+sharing each of some thousand small operations and waiting for the last at its end.
 
-The packed weights are a second copy (at most `MOST_BYTES`), made again when the network's own have changed since. Only
-networks whose every part is known to be of these forms are served, and each is compared with a plain pass on first use
-(`why_not_packed`).
+The packed weights are a second copy (at most `MOST_BYTES`), made again when the network's own have changed. Networks
+whose every part is known to be of these forms are served, each compared with a plain pass first (`why_not_packed`).
 
 Relations  `shared_prefix` reads the contexts, and serves all other families; `decoders` chooses.
 """
@@ -29,7 +27,7 @@ from dataclasses import dataclass
 from functools import cache, partial, partialmethod
 from itertools import pairwise
 from threading import Barrier
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -78,14 +76,12 @@ class PackedLinear:
         return cls.of(weight_ED * gain_D, bias_E)
 
     def __call__(self, x_RD: Tensor, *, then: str = "none", form: str = "tanh") -> Tensor:
-        y_RE: Tensor = torch.ops.mkldnn._linear_pointwise(x_RD, self.weight, self.bias, then, [], form)
-        return y_RE
+        return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x_RD, self.weight, self.bias, then, [], form))
 
-    def plus(self, x_RD: Tensor, other_RE: Tensor, *, joined: str = "add") -> Tensor:
-        y_RE: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x_RD, other_RE, self.weight, self.bias, joined)
-        return y_RE
+    def plus(self, x_RD: Tensor, other: Tensor, *, by: str = "add") -> Tensor:
+        return cast(Tensor, torch.ops.mkldnn._linear_pointwise.binary(x_RD, other, self.weight, self.bias, by))
 
-    times = partialmethod(plus, joined="mul")
+    times = partialmethod(plus, by="mul")
 
 
 @dataclass(frozen=True)
@@ -309,9 +305,7 @@ def why_not_packed(network: PreTrainedModel) -> str | None:
         return reason
     if (reason := why_not_form(network.base_model)) is not None:
         return reason
-    if network not in _compared:
-        _compared[network] = why_not_plain(PackedDecoder(network), network)
-    return _compared[network]
+    return compared_once(network, lambda: why_not_plain(PackedDecoder(network), network))
 
 
 def why_not_form(body: Any) -> str | None:
@@ -345,14 +339,22 @@ def why_not_packable(network: PreTrainedModel) -> str | None:
     return "it is in training mode" if network.training else None
 
 
-_compared: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
+def compared_once(network: PreTrainedModel, compare: Callable[[], str | None]) -> str | None:
+    """`compare()` on first use, and when parts have been replaced since."""
+    parts = tuple(map(type, network.modules()))
+    kept = _compared.get(network)
+    if kept is None or kept[0] != parts:
+        kept = _compared[network] = (parts, compare())
+    return kept[1]
+
+
+_compared: WeakKeyDictionary[PreTrainedModel, tuple[tuple[type, ...], str | None]] = WeakKeyDictionary()
 _packed: WeakKeyDictionary[PreTrainedModel, tuple[tuple[object, ...], PackedNetwork]] = WeakKeyDictionary()
 
 
 def packed_network(network: PreTrainedModel) -> PackedNetwork:
     """The packed weights of `network`: those kept, or new ones if it has changed since."""
-    version = weights_version(network)
-    kept = _packed.get(network)
+    version, kept = weights_version(network), _packed.get(network)
     if kept is None or kept[0] != version:
         pack = _pack_gpt2 if network.config.model_type == "gpt2" else _pack_llama
         kept = _packed[network] = (version, pack(network.base_model, network.get_output_embeddings()))

@@ -40,6 +40,7 @@ from transformers import (
 from energylm.models.packed import (
     PackedLinear,
     PackedNetwork,
+    compared_once,
     cut_rows,
     packed_network,
     rotary_pairs,
@@ -170,9 +171,7 @@ def why_not_packed_encoder(encoder: PreTrainedModel) -> str | None:
         return reason
     if config.hidden_act not in GELUS or config.is_decoder or getattr(config, "add_cross_attention", False):
         return "it has an activation or attention that BERT has not"
-    if encoder not in _compared:
-        _compared[encoder] = _why_not_plain(encoder)
-    return _compared[encoder]
+    return compared_once(encoder, lambda: _why_not_plain(encoder))
 
 
 def _why_not_plain(encoder: Any) -> str | None:
@@ -199,7 +198,6 @@ def _difference(packed: Callable[[], Tensor], plain: Callable[[], Tensor]) -> st
     return None if agrees else "its states differ from those of a plain forward pass"
 
 
-_compared: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
 _packed: WeakKeyDictionary[PreTrainedModel, tuple[tuple[object, ...], list[EncoderLayer]]] = WeakKeyDictionary()
 
 
@@ -347,9 +345,7 @@ def why_not_packed_body(body: PreTrainedModel) -> str | None:
         return "mixed precision is asked for"
     if (reason := why_not_packable(body) or why_not_form(body)) is not None:
         return reason
-    if body not in _compared:
-        _compared[body] = _why_not_shared(body)
-    return _compared[body]
+    return compared_once(body, lambda: _why_not_shared(body))
 
 
 def _why_not_shared(body: PreTrainedModel) -> str | None:
