@@ -3,31 +3,24 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import softplus
 
 from energylm.config.texts import BlockConfig
 from energylm.data.text_blocks import BlockReader, EncodedText, block_starts
 from energylm.data.tokenizer import load_tokenizer
+from energylm.energies.encoder_bodies import BagOfTokens, BagOfTokensConfig
+from energylm.energies.pooled import PooledEnergy
 from energylm.training.detector_task import DetectorTask
 from energylm.training.task import Share
 
 BLOCKS = BlockConfig(tokens=8, stride=3)
 
 
-class TokenEnergy(nn.Module):
-    """The mean of the ids: human tokens are below 50, machine tokens from 100 on."""
-
-    max_tokens, vocabulary_size = None, 200
-
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(1, 1)
-
-    def forward(self, tokens_BT, lengths_B):
-        real_BT = torch.arange(tokens_BT.shape[1]) < lengths_B[:, None]
-        mean_B = (tokens_BT * real_BT).sum(1) / lengths_B
-        return self.head((mean_B[:, None] - 75) / 50)[:, 0]
+def token_energy():
+    """The sum of the ids: human tokens are below 50, machine tokens from 100 on."""
+    bag = BagOfTokens(BagOfTokensConfig(vocab_size=200))
+    bag.token_weight.weight.data[:, 0] = (torch.arange(200.0) - 75) / 500
+    return PooledEnergy(bag, kind="linear")
 
 
 def texts(first, lengths):
@@ -54,7 +47,7 @@ def make(bert_folder):
             "global_batch": 6,
             "save_model": lambda model, folder: None,
         } | options
-        return DetectorTask(TokenEnergy(), values.pop("human"), values.pop("machine"), **values)
+        return DetectorTask(token_energy(), values.pop("human"), values.pop("machine"), **values)
 
     return task
 
