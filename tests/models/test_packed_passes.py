@@ -29,6 +29,19 @@ FAMILIES = {
 }
 
 
+@pytest.fixture
+def threads(monkeypatch):
+    """Pretends so many threads; a pool that is made meanwhile would leave torch with them."""
+    usual = torch.get_num_threads()
+
+    def pretend(number):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: number)
+
+    yield pretend
+    monkeypatch.undo()
+    torch.set_num_threads(usual)
+
+
 def make(family="bert", **changes):
     network_class, config_class, own = FAMILIES[family]
     with torch.random.fork_rng():
@@ -68,11 +81,11 @@ def test_states_are_those_of_each_text_by_itself(family):
 
 
 @torch.no_grad()
-def test_states_do_not_depend_on_how_rows_are_shared_out(monkeypatch):
+def test_states_do_not_depend_on_how_rows_are_shared_out(monkeypatch, threads):
     network, (tokens, lengths) = make(), texts()
     together = encoder_states(network, tokens, lengths)
     monkeypatch.setattr(packed_passes, "TOKENS_A_THREAD", 8)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    threads(3)
     pieces = packed_passes._cut(lengths, 3)
     assert len(pieces) == 3 and [row for piece in pieces for row in range(7)[piece]] == list(range(7))
     torch.testing.assert_close(encoder_states(network, tokens, lengths), together, atol=1e-6, rtol=0)
@@ -80,7 +93,7 @@ def test_states_do_not_depend_on_how_rows_are_shared_out(monkeypatch):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_states_at_some_positions_are_those_of_all(family, monkeypatch):
+def test_states_at_some_positions_are_those_of_all(family, monkeypatch, threads):
     network, (tokens, lengths) = make(family), texts()
     real = torch.arange(19) < lengths[:, None]
     wanted = real & (torch.rand(real.shape, generator=torch.Generator().manual_seed(2)) < 0.3)
@@ -88,7 +101,7 @@ def test_states_at_some_positions_are_those_of_all(family, monkeypatch):
     everywhere = packed_states(network, tokens, real)
     torch.testing.assert_close(packed_states_at(network, tokens, real, wanted), everywhere[wanted], atol=1e-6, rtol=0)
     monkeypatch.setattr(packed_passes, "TOKENS_A_THREAD", 8)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    threads(3)
     torch.testing.assert_close(packed_states_at(network, tokens, real, wanted), everywhere[wanted], atol=1e-6, rtol=0)
 
 
@@ -172,11 +185,11 @@ CONTEXTS = [[5, 17, 3, 44, 90, 8], [9, 2, 31]]
 
 
 @pytest.mark.parametrize("family", CAUSAL)
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("number", [1, 3])
 @torch.no_grad()
-def test_continuations_have_the_states_of_whole_texts(family, threads, monkeypatch):
+def test_continuations_have_the_states_of_whole_texts(family, number, monkeypatch, threads):
     monkeypatch.setattr(packed_passes, "TOKENS_A_THREAD", 4)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    threads(number)
     network = causal(family)
     encoder = prefix_encoder_for(network)
     assert isinstance(encoder, PackedPrefixEncoder)
@@ -193,11 +206,11 @@ LANGUAGE_MODELS = {"gpt2": transformers.GPT2LMHeadModel, "llama": transformers.L
 
 
 @pytest.mark.parametrize("family", CAUSAL)
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("number", [1, 3])
 @torch.no_grad()
-def test_logits_of_texts_are_those_of_the_network(family, threads, monkeypatch):
+def test_logits_of_texts_are_those_of_the_network(family, number, monkeypatch, threads):
     monkeypatch.setattr(packed_passes, "TOKENS_A_THREAD", 4)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    threads(number)
     body = causal(family)
     network = LANGUAGE_MODELS[family](body.config).eval()
     network.base_model.load_state_dict(body.state_dict())
