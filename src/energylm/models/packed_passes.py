@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -57,6 +57,8 @@ CAUSAL_FORMS = (GPT2Model, LlamaModel, MistralModel, Qwen2Model)
 GELUS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}  # oneDNN's names of the two
 TOKENS_A_THREAD = 256  # with fewer, meeting costs less than reading the weights once for each thread
 _CHECK_TOLERANCE = 1e-4  # of the largest state
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 
 def encoder_states(
@@ -119,10 +121,7 @@ def packed_states_at(encoder: Any, tokens_BT: Tensor, real_BT: Tensor, wanted_BT
     def read(rows: slice) -> Tensor:
         return _read(encoder.config, layers, x_BTD[rows], real_BT[rows], wanted_BT[rows])
 
-    parts = _cut(real_BT.sum(1), torch.get_num_threads())
-    if len(parts) == 1:
-        return read(parts[0])
-    return torch.cat(list(workers(len(parts), os.getpid()).map(read, parts)))
+    return torch.cat(_side_by_side(read, _cut(real_BT.sum(1), torch.get_num_threads())))
 
 
 @torch.no_grad()
@@ -149,6 +148,13 @@ def _read(config: Any, layers: list[EncoderLayer], x_BTD: Tensor, real_BT: Tenso
         inner_NF = layer.up(x_ND, then="gelu", form=GELUS[config.hidden_act])
         x_ND = layer.after(layer.down.plus(inner_NF, x_ND))
     return x_ND
+
+
+def _side_by_side(read: Callable[[Part], Result], parts: list[Part]) -> list[Result]:
+    """What `read` gives for each part: a thread each, or torch's own for a single part."""
+    if len(parts) == 1:
+        return [read(parts[0])]
+    return list(workers(len(parts), os.getpid()).map(read, parts))
 
 
 def _cut(tokens_B: Tensor, threads: int) -> list[slice]:
@@ -269,11 +275,7 @@ def _through_layers(
         states_BNSE[part] = _read_causally(packed, tokens_BNS[part], start_B[part[0]], attention(part[0]))
 
     threads = min(torch.get_num_threads(), tokens_BNS.numel() // TOKENS_A_THREAD)
-    parts = cut_rows(len(tokens_BNS), tokens_BNS.shape[1], threads)
-    if len(parts) == 1:
-        read(parts[0])
-    else:
-        list(workers(len(parts), os.getpid()).map(read, parts))
+    _side_by_side(read, cut_rows(len(tokens_BNS), tokens_BNS.shape[1], threads))
     return states_BNSE
 
 
