@@ -2,6 +2,7 @@
 
 import pytest
 
+from energylm.data import sources
 from energylm.data.sources import as_spoken, open_sources, spoken_sentences
 from energylm.verbs import BuildCorpus
 from energylm.verbs.corpus.build import plan_corpus
@@ -57,3 +58,18 @@ def test_a_spoken_corpus_is_another_corpus_and_a_written_one_is_what_it_was(tmp_
     plans = [plan_corpus(config, output=tmp_path / "corpus") for config in (spoken, written)]
     assert plans[0].identity != plans[1].identity
     assert plans[0].settings["style"] == "spoken" and "style" not in plans[1].settings
+
+
+def test_a_dictated_corpus_keeps_documents_whole_and_joins_its_pieces_by_a_space(tmp_path, monkeypatch):
+    file = tmp_path / "a.txt"
+    file.write_text(TEXT, encoding="utf-8")
+    dictated = BuildCorpus(sources=(str(file),), style="dictated")
+    for characters in (1, 20, 1000):  # of a piece at least: a sentence each, some, all in one
+        monkeypatch.setattr(sources, "LEADING_CHARACTERS", characters)
+        (document,) = [
+            document for source in open_sources(dictated.sources, dictated) for document in source.documents()
+        ]
+        pieces = list(document.pieces)
+        assert all(len(piece) >= characters for piece in pieces[:-1])
+        assert "".join(pieces).strip() == " ".join(SENTENCES).lower()
+        assert document.name == "a.txt"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from energylm.apps.study.design import Exclusion, Qualification
-from energylm.estimators.raters import krippendorff_alpha, one_side_passes, pass_probability
+from energylm.estimators.pairwise_preference import krippendorff_alpha, one_side_passes, pass_probability
 
 
 def alpha_by_definition(votes):

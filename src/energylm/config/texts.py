@@ -33,10 +33,11 @@ class SourceSettings(Config):
     dataset_config: str | None = Field(None, description="Configuration of a Hugging Face data set.")
     dataset_split: str = Field("train", description="Split of a Hugging Face data set that is read.")
     dataset_revision: str | None = Field(None, description="Commit of a Hugging Face data set on the hub.")
-    style: Literal["written", "spoken"] = Field(
+    style: Literal["written", "spoken", "dictated"] = Field(
         "written",
         description="written: texts as they are; spoken: a sentence a document, upper-case words and nothing else, as "
-        "speech recognisers write.",
+        "speech recognisers write; dictated: whole documents of lower-case words, for pretrained models that are to "
+        "judge speech.",
     )
 
 

@@ -11,7 +11,8 @@ Any source can be turned into a recogniser's words (`style: spoken`, for languag
 upper-case words, letters and apostrophes only, one sentence a document. What could be read aloud in several ways is
 left out with its sentence: numbers, currencies, formulas. Titles are spelled out (Mr. → MISTER), accents dropped,
 WikiText's detached clitics joined again. Sentences end at . ! ? before a capital letter, and at blank lines; an initial
-(J. Smith) ends none.
+(J. Smith) ends none. `style: dictated` is the same in lower case and with documents whole, one sentence running into
+the next: for pretrained models, which know lower case better and read a hypothesis after what was heard before.
 
 Relations  `dataset_sources` reads what comes as a data set.
 """
@@ -25,7 +26,7 @@ from pathlib import Path
 
 from energylm.config.texts import SourceSettings
 from energylm.data.dataset_sources import HuggingFaceDataset, StateOfTheUnion, is_saved_dataset
-from energylm.data.document import Document, Fingerprint, Source, guarded
+from energylm.data.document import LEADING_CHARACTERS, Document, Fingerprint, Source, guarded
 from energylm.data.text_files import decoded_blocks, decoded_lines, json_records, nearest_field, text_field
 from energylm.errors import DataError, extra
 from energylm.files import sha256_of_file
@@ -67,6 +68,26 @@ class Spoken:
         for document in self.source.documents():
             for number, sentence in enumerate(spoken_sentences(document.pieces), start=1):
                 yield Document(f"{document.name}, sentence {number}", (sentence,))
+
+
+@dataclass(frozen=True)
+class Dictated(Spoken):
+    """A source whose documents are the words of another's, in lower case."""
+
+    def documents(self) -> Iterator[Document]:
+        for document in self.source.documents():
+            yield Document(document.name, _running(spoken_sentences(document.pieces)))
+
+
+def _running(sentences: Iterable[str]) -> Iterator[str]:
+    words, characters = [], 0
+    for sentence in sentences:
+        words.append(sentence.lower())
+        characters += len(sentence) + 1
+        if characters >= LEADING_CHARACTERS:
+            yield " ".join([*words, ""])
+            words, characters = [], 0
+    yield " ".join(words)
 
 
 def spoken_sentences(pieces: Iterable[str]) -> Iterator[str]:
@@ -219,13 +240,15 @@ _FORMATS: dict[str, tuple[type[FileSource], tuple[str, ...]]] = {  # the first t
     "lines": (TextLines, _TEXT_SUFFIXES),
     "wiki": (WikiArticles, _TEXT_SUFFIXES),
 }
+_STYLES = {"spoken": Spoken, "dictated": Dictated}
 _SUFFIXES = tuple(dict.fromkeys(suffix for _, suffixes in _FORMATS.values() for suffix in suffixes))
 
 
 def open_sources(texts: Sequence[str], settings: SourceSettings) -> list[Source]:
     """The readers of all sources, in the order given. Nothing is read yet, but everything that is named must exist."""
     sources = [source for text in texts for source in _open(text, settings)]
-    return [Spoken(source) for source in sources] if settings.style == "spoken" else sources
+    style = _STYLES.get(settings.style)
+    return [style(source) for source in sources] if style else sources
 
 
 def _open(text: str, settings: SourceSettings) -> Sequence[Source]:

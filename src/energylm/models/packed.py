@@ -7,8 +7,7 @@ torch multiplies a few dozen rows by weights as they lie in memory, at about hal
 weights are laid out in oneDNN's own blocks, and what follows a product (activation, gate, sum with the residual) is
 done while it is still in registers. Queries, keys and values come from one product. What is linear is moved into the
 weights: a norm's gain and shift, the scale of attention. A rotary pair (i, i + D/2) is made a pair of neighbours, which
-no score notices, so a rotation is one complex product. Rows of one head lie together, so attention over prefix and
-suffix is four batched products.
+no score notices, so a rotation is one complex product. What lies between two products is one call of `packed_kernels`.
 
 From `ROWS_A_THREAD` rows on, each thread steps rows of its own from the embedding to the logits, instead of all threads
 sharing each of some thousand small operations and waiting for the last at its end.
@@ -32,7 +31,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, layer_norm, rms_norm
+from torch.nn.functional import embedding, layer_norm
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from transformers import (
     GPT2LMHeadModel,
@@ -44,6 +43,7 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from energylm.models.contexts import check_network
+from energylm.models.packed_kernels import attend, root_mean_square_norm
 from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_plain
 from energylm.models.shared_prefix_attention import Prefix
 
@@ -133,7 +133,7 @@ class PackedPart:
     copies: slice
     prefix_keys: list[Tensor]  # of each layer, (B·K, D, P)
     prefix_values: list[Tensor]  # (B·K, P, D)
-    padding_BP: Tensor | None
+    prefix_lengths_B: Tensor
     position_B: Tensor  # of the next token
     keys: Tensor  # (layers, B, K, N, max_new_tokens, D): what each row has added
     values: Tensor
@@ -167,11 +167,10 @@ class PackedDecoder:
     def fork(self, prefix: Prefix, *, copies: int, max_new_tokens: int) -> PackedState:
         check_network(self.network, longest=int(prefix.lengths_B.max()) + max_new_tokens)
         packed = packed_network(self.network)
-        contexts, _, prefix_tokens, width = prefix.keys[0].shape
+        contexts, width = prefix.keys[0].shape[0], prefix.keys[0].shape[-1]
         order = slice(None) if packed.frequency is None else rotary_pairs(width)
         keys = [part[..., order].mT.contiguous() for part in prefix.keys]
         values = [part.contiguous() for part in prefix.values]
-        padding_BP = torch.arange(prefix_tokens) >= prefix.lengths_B[:, None] if prefix.padded else None
         threads = min(self.threads or torch.get_num_threads(), contexts * copies // ROWS_A_THREAD)
         parts = []
         for some, of_each in cut_rows(contexts, copies, threads):
@@ -181,7 +180,7 @@ class PackedDecoder:
                 copies=of_each,
                 prefix_keys=[layer[some].flatten(0, 1) for layer in keys],
                 prefix_values=[layer[some].flatten(0, 1) for layer in values],
-                padding_BP=None if padding_BP is None else padding_BP[some],
+                prefix_lengths_B=prefix.lengths_B[some],
                 position_B=prefix.lengths_B[some],
                 keys=torch.empty(*shape, max_new_tokens, width),
                 values=torch.empty(*shape, max_new_tokens, width),
@@ -256,40 +255,20 @@ def _step(packed: PackedNetwork, part: PackedPart, tokens_R: Tensor) -> Tensor:
     rotation_BD = packed.rotation(part.position_B)
     part.filled, part.position_B = part.filled + 1, part.position_B + 1
     for index, layer in enumerate(packed.layers):
-        attended_RE = _attend(packed, part, index, layer.query_key_value(packed.normalised(x_RE)), rotation_BD)
+        attended_RE = attend(
+            layer.query_key_value(packed.normalised(x_RE)),
+            rotation_BD,
+            prefix_keys=part.prefix_keys[index],
+            prefix_values=part.prefix_values[index],
+            prefix_lengths_B=part.prefix_lengths_B,
+            keys=part.keys[index],
+            values=part.values[index],
+            filled=part.filled,
+        )
         x_RE = layer.output.plus(attended_RE, x_RE)
         x_RE = packed.fed_forward(layer, x_RE)
     assert packed.head is not None  # `PackedDecoder` takes no others
     return packed.head(packed.normalised(x_RE))
-
-
-def _attend(
-    packed: PackedNetwork, part: PackedPart, layer: int, projected_RE: Tensor, rotation_BD: Tensor | None
-) -> Tensor:
-    """(R, H·D): attention of the newest token of every row over its context and what the row has added."""
-    contexts, kv_heads, copies, _, width = part.keys.shape[1:]
-    heads, group, newest = packed.heads, packed.heads // kv_heads, part.filled - 1
-    projected = projected_RE.view(contexts, copies, -1, width)
-    turned, new_value = projected[:, :, : heads + kv_heads], projected[:, :, heads + kv_heads :]
-    if rotation_BD is not None:
-        pairs = torch.view_as_complex(turned.unflatten(-1, (-1, 2)))
-        turned = torch.view_as_real(pairs * rotation_BD[:, None, None]).flatten(-2)
-    query = turned[:, :, :heads].unflatten(2, (kv_heads, group)).transpose(1, 2)
-    query = query.contiguous().view(contexts * kv_heads, copies * group, width)
-    part.keys[layer, :, :, :, newest] = turned[:, :, heads:].transpose(1, 2)
-    part.values[layer, :, :, :, newest] = new_value.transpose(1, 2)
-
-    prefix_keys, prefix_values = part.prefix_keys[layer], part.prefix_values[layer]
-    keys, values = (held[layer].flatten(0, 2)[:, : part.filled] for held in (part.keys, part.values))
-    prefix_tokens = prefix_keys.shape[-1]
-    prefix_score = (query @ prefix_keys).view(-1, group, prefix_tokens)
-    if part.padding_BP is not None:
-        prefix_score.view(contexts, -1, prefix_tokens).masked_fill_(part.padding_BP[:, None], float("-inf"))
-    weight = torch.cat([prefix_score, query.view(-1, group, width) @ keys.mT], dim=-1).softmax(-1)
-    prefix_weight = weight.view(contexts * kv_heads, copies * group, -1)[..., :prefix_tokens]
-    attended = torch.bmm(prefix_weight, prefix_values).view(-1, group, width)
-    attended = torch.baddbmm(attended, weight[..., prefix_tokens:], values)
-    return attended.view(contexts, kv_heads, copies, -1).transpose(1, 2).reshape(contexts * copies, -1)
 
 
 def rotary_pairs(width: int) -> Tensor:
@@ -397,7 +376,6 @@ def _pack_llama(body: Any, head: nn.Linear | None) -> PackedNetwork:
                 down=PackedLinear.of(inner.down_proj.weight, inner.down_proj.bias),
             )
         )
-    hidden, epsilon = (config.hidden_size,), config.rms_norm_eps
     return PackedNetwork(
         embedding_VE=body.embed_tokens.weight,
         positions_TE=None,
@@ -405,7 +383,7 @@ def _pack_llama(body: Any, head: nn.Linear | None) -> PackedNetwork:
         rotary_scale=body.rotary_emb.attention_scaling,
         layers=layers,
         head=None if head is None else PackedLinear.after(body.norm, head.weight, head.bias),
-        normalised=partial(rms_norm, normalized_shape=hidden, eps=epsilon),
+        normalised=partial(root_mean_square_norm, epsilon=config.rms_norm_eps),
         activation=ACTIVATIONS[config.hidden_act],
         heads=heads,
         kv_heads=kv_heads,

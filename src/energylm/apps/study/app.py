@@ -43,7 +43,7 @@ from energylm.apps.study.design import StudyDesign
 from energylm.apps.study.store import StudyStore
 from energylm.apps.study.turns import CHOICES, Rater, Standing
 from energylm.errors import BusyError, DiskFull, EnergyLMError
-from energylm.estimators.raters import krippendorff_alpha
+from energylm.estimators.pairwise_preference import krippendorff_alpha
 from energylm.progress import say
 
 PAGES = pages_of("energylm.apps.study")

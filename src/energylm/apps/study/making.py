@@ -32,7 +32,7 @@ from energylm.data.text_files import json_records
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.data.windows import SourceWindows
 from energylm.errors import DataError
-from energylm.estimators.raters import pass_probability
+from energylm.estimators.pairwise_preference import pass_probability
 from energylm.files import folder_lock
 from energylm.jobs.engine import LocalPool
 from energylm.jobs.kept_blocks import BlockForm, KeptBlocks

@@ -28,7 +28,7 @@ from energylm.apps.study.turns import Item, RaterChoice
 from energylm.apps.study.verbs import StudySimulate
 from energylm.apps.study.votes import RaterVerdict, StudyOutcome, study_outcome
 from energylm.errors import ConfigError, DataError
-from energylm.estimators.raters import pass_probability
+from energylm.estimators.pairwise_preference import pass_probability
 from energylm.progress import progress
 from energylm.randomness import derive_seed, shuffled
 from energylm.records import LOCAL, Record

@@ -15,8 +15,7 @@ from energylm.apps.study.store import StudyStore
 from energylm.apps.study.turns import StudyAnswer
 from energylm.apps.study.votes import ComparisonOutcome, RaterVerdict, StudyOutcome, study_outcome
 from energylm.errors import DataError
-from energylm.estimators.pairwise_preference import Rate
-from energylm.estimators.raters import one_side_passes, pass_probability
+from energylm.estimators.pairwise_preference import Rate, one_side_passes, pass_probability
 from energylm.records import LOCAL, Record
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Section, Text, write_report

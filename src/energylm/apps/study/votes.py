@@ -18,8 +18,14 @@ import numpy as np
 from energylm.apps.study.design import REAL, Pair, Study, comparison_name
 from energylm.apps.study.turns import StudyAnswer
 from energylm.estimators.discrimination import Interval
-from energylm.estimators.pairwise_preference import Preference, Verdict, bradley_terry, majority, preference
-from energylm.estimators.raters import krippendorff_alpha
+from energylm.estimators.pairwise_preference import (
+    Preference,
+    Verdict,
+    bradley_terry,
+    krippendorff_alpha,
+    majority,
+    preference,
+)
 from energylm.records import Record
 
 Drop = Literal["rater failed the checks", "check of the block failed", "check of the block not answered"]

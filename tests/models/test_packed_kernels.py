@@ -1,0 +1,144 @@
+"""The compiled kernels and torch's way against their definitions in float64, mistakes noticed; no compiler, no harm."""
+
+import shutil
+from importlib import resources
+
+import pytest
+import torch
+
+from energylm.models import packed_kernels
+from energylm.models.packed_kernels import SOURCE, attend, attend_by_torch, compiled, compiled_kernels
+
+from .test_packed import gpt2, llama, plain_logits, second_logits
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+SHAPES = [  # contexts, heads of keys, queries to each, copies, numbers a head, tokens of the longest context
+    (1, 3, 3, 32, 64, 127),  # SmolLM2's
+    (2, 2, 1, 5, 32, 33),
+    (3, 1, 4, 1, 40, 9),  # columns that fill no vector
+    (2, 2, 2, 3, 6, 70),
+]
+ROOM, FILLED = 5, 3
+MISTAKES = {
+    "turned the wrong way": ("x[d + 1] * rotation[d + 1];", "-x[d + 1] * rotation[d + 1];"),
+    "the newest token is not read": ("exponentials(prefix + filled,", "exponentials(prefix + filled - 1,"),
+    "padding is read": ("int prefix = (int)prefix_lengths[b];", "int prefix = prefix_room;"),
+    "one copy's tokens for all": ("(long)((start + r) / group) * room * width;", "0;"),
+    "weights are not shared out": ("/ total[r];", ";"),
+    "own values replace the context's": ("sum + r * (long)width, width, 1);", "sum + r * (long)width, width, 0);"),
+}
+
+
+def inputs(contexts, kv_heads, group, copies, width, prefix, *, rotates=True):
+    made = torch.Generator().manual_seed(contexts * width + copies)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=made)
+
+    angle = normal(contexts, width // 2)
+    return {
+        "projected_RE": normal(contexts * copies, (kv_heads * group + 2 * kv_heads) * width),
+        "rotation_BD": torch.polar(torch.ones_like(angle), angle) if rotates else None,
+        "prefix_keys": normal(contexts * kv_heads, width, prefix),
+        "prefix_values": normal(contexts * kv_heads, prefix, width),
+        "prefix_lengths_B": torch.arange(prefix, prefix - contexts, -1),
+        "keys": normal(contexts, kv_heads, copies, ROOM, width),
+        "values": normal(contexts, kv_heads, copies, ROOM, width),
+        "filled": FILLED,
+    }
+
+
+def by_definition(given):
+    """Row by row and head by head."""
+    contexts, kv_heads, copies, _, width = given["keys"].shape
+    heads = given["projected_RE"].shape[-1] // width - 2 * kv_heads
+    result = torch.empty(contexts, copies, heads, width, dtype=torch.float64)
+    for context, length in enumerate(given["prefix_lengths_B"].tolist()):
+        rows = given["projected_RE"].view(contexts, copies, -1, width)[context].double()
+        for copy, row in enumerate(rows):
+            for head in range(heads):
+                of_keys = head * kv_heads // heads
+                query, new_key = turned(row[head], given, context), turned(row[heads + of_keys], given, context)
+                before = (given[name][context, of_keys, copy, : FILLED - 1].double() for name in ("keys", "values"))
+                shared = context * kv_heads + of_keys
+                keys, values = before
+                keys = torch.cat([given["prefix_keys"][shared, :, :length].T.double(), keys, new_key[None]])
+                new_value = row[heads + kv_heads + of_keys]
+                values = torch.cat([given["prefix_values"][shared, :length].double(), values, new_value[None]])
+                result[context, copy, head] = (keys @ query).softmax(0) @ values
+    return result.view(contexts * copies, -1)
+
+
+def turned(x_D, given, context):
+    if given["rotation_BD"] is None:
+        return x_D
+    pairs = torch.view_as_complex(x_D.view(-1, 2)) * given["rotation_BD"][context]
+    return torch.view_as_real(pairs).flatten()
+
+
+def gap(way, given):
+    expected = by_definition(given)
+    return float(
+        (way(**{**given, "keys": given["keys"].clone(), "values": given["values"].clone()}) - expected).abs().max()
+    )
+
+
+@pytest.mark.parametrize("way", [attend_by_torch, pytest.param(attend, marks=needs_compiler)])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rotates", [True, False])
+def test_attention_is_its_definition(way, shape, rotates):
+    assert gap(way, inputs(*shape, rotates=rotates)) < 2e-5
+
+
+@needs_compiler
+def test_the_cache_has_the_newest_token_afterwards():
+    given = inputs(2, 2, 2, 3, 6, 9)
+    again = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    attend(**given)
+    attend_by_torch(**again)
+    for name in ("keys", "values"):
+        torch.testing.assert_close(given[name], again[name])
+
+
+@needs_compiler
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_noticed(mistake, tmp_path, monkeypatch):
+    right, wrong = MISTAKES[mistake]
+    source = (resources.files("energylm.models") / SOURCE).read_text()
+    assert right in source
+    library = compiled(source.replace(right, wrong), tmp_path)
+    monkeypatch.setattr(packed_kernels, "compiled_kernels", lambda: library)
+    assert gap(attend, inputs(*SHAPES[1])) > 0.01
+
+
+@needs_compiler
+def test_norms():
+    x = torch.randn(7, 37) * 5
+    for epsilon in (1e-6, 0.5):
+        expected = x.double() / (x.double().square().mean(-1, keepdim=True) + epsilon).sqrt()
+        torch.testing.assert_close(packed_kernels.root_mean_square_norm(x, epsilon=epsilon).double(), expected)
+    assert compiled_kernels() is not None
+
+
+@pytest.mark.parametrize("network", [llama, gpt2])
+def test_without_a_compiler_torch_computes_the_same(network, monkeypatch):
+    monkeypatch.setattr(packed_kernels, "compiled_kernels", lambda: None)
+    made = network()
+    torch.testing.assert_close(second_logits(made), plain_logits(made), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("compiler", ["none", "", "false"])  # the last is there and fails
+def test_no_compiler_or_one_that_fails_leaves_nothing_behind(compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", compiler)
+    assert compiled("int attend() { return 0; }", tmp_path / "kernels") is None
+    assert not list(tmp_path.rglob("*.so*"))
+
+
+@needs_compiler
+def test_a_library_is_compiled_once(tmp_path):
+    source = (resources.files("energylm.models") / SOURCE).read_text()
+    compiled(source, tmp_path)
+    (file,) = tmp_path.iterdir()
+    when = file.stat().st_mtime_ns
+    compiled(source, tmp_path)
+    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [when]
