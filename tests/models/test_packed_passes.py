@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from energylm.models import packed_passes
+from energylm.models import packed, packed_passes
 from energylm.models.packed_passes import (
     PackedPrefixEncoder,
     causal_logits,
@@ -108,7 +108,7 @@ def test_states_at_some_positions_are_those_of_all(family, monkeypatch, threads)
 @torch.no_grad()
 def test_attention_that_sees_padding_is_found_out_on_first_use(monkeypatch):
     """Deliberate mistake: the mask is forgotten."""
-    right = packed_passes.scaled_dot_product_attention
+    right = packed.scaled_dot_product_attention
     monkeypatch.setattr(
         packed_passes, "scaled_dot_product_attention", lambda *given, attn_mask: right(*given, attn_mask=None)
     )
@@ -219,8 +219,8 @@ def test_logits_of_texts_are_those_of_the_network(family, number, monkeypatch, t
     torch.testing.assert_close(causal_logits(network, tokens, keep=11), expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(causal_logits(network, tokens, keep=4), expected[:, -4:], atol=1e-5, rtol=0)
     # teeth: tokens that see those after them
-    right = packed_passes.scaled_dot_product_attention
-    monkeypatch.setattr(packed_passes, "scaled_dot_product_attention", lambda *given, **_: right(*given, scale=1.0))
+    right = packed.scaled_dot_product_attention
+    monkeypatch.setattr(packed, "scaled_dot_product_attention", lambda *given, **_: right(*given, scale=1.0))
     assert (causal_logits(network, tokens, keep=11) - expected).abs().max() > 0.001
 
 

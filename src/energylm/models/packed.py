@@ -10,7 +10,7 @@ weights: a norm's gain and shift, the scale of attention. A rotary pair (i, i + 
 no score notices, so a rotation is one complex product. What lies between two products is one call of `packed_kernels`.
 
 From `ROWS_A_THREAD` rows on, each thread steps rows of its own from the embedding to the logits, instead of all threads
-sharing each of some thousand small operations and waiting for the last at its end.
+sharing each of some hundred operations and waiting for the last at its end.
 
 The packed weights are a second copy (at most `MOST_BYTES`), made again when the network's own have changed. Networks
 whose every part is known to be of these forms are served, each compared with a plain pass first (`why_not_packed`).
@@ -18,20 +18,16 @@ whose every part is known to be of these forms are served, each compared with a 
 Relations  `shared_prefix` reads the contexts, and serves all other families; `decoders` chooses.
 """
 
-import os
 import platform
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial, partialmethod
-from itertools import pairwise
-from threading import Barrier
+from functools import partial, partialmethod
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, layer_norm
+from torch.nn.functional import embedding, layer_norm, scaled_dot_product_attention
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from transformers import (
     GPT2LMHeadModel,
@@ -42,8 +38,8 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from energylm.models.contexts import check_network
-from energylm.models.packed_kernels import attend, root_mean_square_norm
+from energylm.models.contexts import check_network, pad_contexts
+from energylm.models.packed_kernels import attend, cut_rows, root_mean_square_norm, side_by_side
 from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_plain
 from energylm.models.shared_prefix_attention import Prefix
 
@@ -114,6 +110,11 @@ class PackedNetwork:
         angle = position_B[:, None].float() * self.frequency
         return torch.polar(torch.full_like(angle, self.rotary_scale), angle)
 
+    def logits(self, x_RE: Tensor) -> Tensor:
+        """(R, V) of the last layer's states."""
+        assert self.head is not None  # asked of networks with an output layer only
+        return self.head(self.normalised(x_RE))
+
     def fed_forward(self, layer: PackedLayer, x_RE: Tensor) -> Tensor:
         """What follows a layer's attention."""
         z_RE = self.normalised(x_RE)
@@ -160,8 +161,21 @@ class PackedDecoder:
     def vocabulary_size(self) -> int:
         return self._reader.vocabulary_size
 
+    @torch.no_grad()
     def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[Prefix, Tensor]:
-        return self._reader.prefill(contexts)
+        ids_BP, lengths_B = pad_contexts(contexts, device=torch.device("cpu"))
+        check_network(self.network, longest=ids_BP.shape[1])
+        packed, keys, values = packed_network(self.network), [], []
+        as_it_was = slice(None) if packed.frequency is None else rotary_pairs(packed.head_width).argsort()
+
+        def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys.append(key[:, 0, ..., as_it_was].transpose(1, 2))
+            values.append(value[:, 0].transpose(1, 2))
+            return attend_alone(packed, layer, query, key, value)
+
+        states_BPE = read_causally(packed, ids_BP[:, None], torch.zeros_like(lengths_B), attention)[:, 0]
+        last_BE = states_BPE[torch.arange(len(contexts)), lengths_B - 1]
+        return Prefix(keys, values, lengths_B), packed.logits(last_BE)
 
     @torch.no_grad()
     def fork(self, prefix: Prefix, *, copies: int, max_new_tokens: int) -> PackedState:
@@ -195,11 +209,10 @@ class PackedDecoder:
         logits_BNV = torch.empty(*tokens_BN.shape, self.vocabulary_size)
 
         def step_part(part: PackedPart) -> None:
-            tokens = tokens_BN[part.contexts, part.copies]
-            logits = _step(state.network, part, tokens.flatten())
-            logits_BNV[part.contexts, part.copies] = logits.view(*tokens.shape, -1)
+            rows = (part.contexts, part.copies)
+            logits_BNV[rows] = _step(state.network, part, tokens_BN[rows].flatten()).view_as(logits_BNV[rows])
 
-        list(workers(len(state.parts), os.getpid()).map(step_part, state.parts))
+        side_by_side(step_part, state.parts)
         return logits_BNV.flatten(0, 1)
 
     @torch.no_grad()
@@ -223,29 +236,6 @@ class PackedDecoder:
         return self._reader.bytes_per_row(context_tokens=context_tokens, max_new_tokens=max_new_tokens)
 
 
-def cut_rows(contexts: int, copies: int, threads: int) -> list[tuple[slice, slice]]:
-    """All rows in `threads` parts: some of the copies of every context, or some contexts where these are more."""
-    longer = max(contexts, copies)
-    parts = max(1, min(threads, longer))
-    edges = [longer * part // parts for part in range(parts + 1)]
-    pieces = [slice(start, stop) for start, stop in pairwise(edges)]
-    if copies >= contexts:
-        return [(slice(0, contexts), piece) for piece in pieces]
-    return [(piece, slice(0, copies)) for piece in pieces]
-
-
-@cache
-def workers(count: int, process: int) -> ThreadPoolExecutor:
-    """Threads of which each computes alone; those of `process`, since a forked child has none of its parent's."""
-    usual, all_there = torch.get_num_threads(), Barrier(count + 1)
-    pool = ThreadPoolExecutor(count, "energylm-packed", initializer=partial(torch.set_num_threads, 1))
-    for _ in range(count):
-        pool.submit(all_there.wait)
-    all_there.wait()
-    torch.set_num_threads(usual)  # for threads to come; those of the pool keep theirs
-    return pool
-
-
 @torch.no_grad()
 def _step(packed: PackedNetwork, part: PackedPart, tokens_R: Tensor) -> Tensor:
     """(R, V) logits after one more token in every row of a part."""
@@ -267,8 +257,40 @@ def _step(packed: PackedNetwork, part: PackedPart, tokens_R: Tensor) -> Tensor:
         )
         x_RE = layer.output.plus(attended_RE, x_RE)
         x_RE = packed.fed_forward(layer, x_RE)
-    assert packed.head is not None  # `PackedDecoder` takes no others
-    return packed.head(packed.normalised(x_RE))
+    return packed.logits(x_RE)
+
+
+# index of a layer, queries (B, N, S, H, D), keys and values (B, N, S, K, D) → (B, N, S, H·D)
+Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+@torch.no_grad()
+def read_causally(packed: PackedNetwork, tokens_BNS: Tensor, start_B: Tensor, attention: Attention) -> Tensor:
+    """(B, N, S, E) states before the last norm, of tokens at positions from `start_B` on."""
+    contexts, _, new = tokens_BNS.shape
+    position_BS = start_B[:, None] + torch.arange(new)
+    x_BNSE = embedding(tokens_BNS, packed.embedding_VE)
+    if packed.positions_TE is not None:
+        x_BNSE += embedding(position_BS, packed.positions_TE)[:, None]
+    x_RE, rotation = x_BNSE.flatten(0, 2), packed.rotation(position_BS.flatten())
+    turned_heads = packed.heads + packed.kv_heads
+    for index, layer in enumerate(packed.layers):
+        projected = layer.query_key_value(packed.normalised(x_RE)).view(*tokens_BNS.shape, -1, packed.head_width)
+        turned, value = projected[..., :turned_heads, :], projected[..., turned_heads:, :]
+        if rotation is not None:
+            pairs = torch.view_as_complex(turned.unflatten(-1, (-1, 2)))
+            turned = torch.view_as_real(pairs * rotation.view(contexts, 1, new, 1, -1)).flatten(-2)
+        attended = attention(index, turned[..., : packed.heads, :], turned[..., packed.heads :, :], value)
+        x_RE = packed.fed_forward(layer, layer.output.plus(attended.reshape(len(x_RE), -1), x_RE))
+    return x_RE.view_as(x_BNSE)
+
+
+def attend_alone(packed: PackedNetwork, _layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Rows without anything before them; scores are scaled already."""
+    group = packed.heads // packed.kv_heads
+    query, key, value = (part.flatten(0, 1).transpose(1, 2) for part in (query, key, value))
+    key, value = (part.repeat_interleave(group, dim=1) if group > 1 else part for part in (key, value))
+    return scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0).transpose(1, 2)
 
 
 def rotary_pairs(width: int) -> Tensor:

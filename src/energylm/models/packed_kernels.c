@@ -17,8 +17,9 @@ typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
 static inline __attribute__((always_inline)) void product(
     int rows, int inner, int columns, const float *a, long a_row, const float *b, long b_row, float *c, long c_row, int adds)
 {
-    int j = 0;
-    for (; j + COLUMNS <= columns; j += COLUMNS) {
+    int done = 0;
+    while (done < columns && (done + COLUMNS <= columns || (columns >= COLUMNS && !adds))) {
+        int j = done + COLUMNS <= columns ? done : columns - COLUMNS; /* the last may overlap the one before */
         vector sum[ROWS][2];
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < 2; v++)
@@ -33,15 +34,15 @@ static inline __attribute__((always_inline)) void product(
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < 2; v++)
                 ((vector *)(c + r * c_row + j))[v] = sum[r][v];
+        done = j + COLUMNS;
     }
-    for (int r = 0; r < rows && j < columns; r++) {
-        float sum[COLUMNS] = {0};
-        for (int i = 0; i < inner; i++)
-            for (int rest = 0; rest < columns - j; rest++)
-                sum[rest] += a[r * a_row + i] * b[i * b_row + j + rest];
-        for (int rest = 0; rest < columns - j; rest++)
-            c[r * c_row + j + rest] = sum[rest] + (adds ? c[r * c_row + j + rest] : 0);
-    }
+    for (int r = 0; r < rows; r++)
+        for (int j = done; j < columns; j++) {
+            float sum = adds ? c[r * c_row + j] : 0;
+            for (int i = 0; i < inner; i++)
+                sum += a[r * a_row + i] * b[i * b_row + j];
+            c[r * c_row + j] = sum;
+        }
 }
 
 static void products(
@@ -52,6 +53,18 @@ static void products(
     else
         for (int r = 0; r < rows; r++)
             product(1, inner, columns, a + r * a_row, a_row, b, b_row, c + r * c_row, c_row, 0);
+}
+
+/* similarity[t] = query . keys[t] for one row's own tokens */
+static inline __attribute__((always_inline)) void similarities(
+    int width, int filled, const float *query, const float *keys, float *similarity)
+{
+    for (int t = 0; t < filled; t++) {
+        float sum = 0;
+        for (int d = 0; d < width; d++)
+            sum += query[d] * keys[(long)t * width + d];
+        similarity[t] = sum;
+    }
 }
 
 /* neighbours of x as complex numbers, times those of `rotation`, which may be absent */
@@ -113,16 +126,19 @@ int attend(
             }
             for (int start = 0; start < rows; start += ROWS) {
                 int some = rows - start < ROWS ? rows - start : ROWS;
+                for (int n = (start + ROWS) / group; n <= (start + 2 * ROWS - 1) / group && n < copies; n++)
+                    for (long at = 0; at < (long)filled * width; at += 16) { /* the next tile's, while this one computes */
+                        __builtin_prefetch(own_keys + (long)n * room * width + at, 0, 2);
+                        __builtin_prefetch(own_values + (long)n * room * width + at, 0, 2);
+                    }
                 const float *asked = query + (long)start * width;
                 products(some, width, prefix, asked, width, shared_keys, prefix_room, score, scores);
                 for (int r = 0; r < some; r++) {
                     const float *own = own_keys + (long)((start + r) / group) * room * width;
-                    for (int t = 0; t < filled; t++) {
-                        float similarity = 0;
-                        for (int d = 0; d < width; d++)
-                            similarity += asked[(long)r * width + d] * own[(long)t * width + d];
-                        score[r * scores + prefix + t] = similarity;
-                    }
+                    if (width == 64) /* the usual one, known when compiled */
+                        similarities(64, filled, asked + r * 64, own, score + r * scores + prefix);
+                    else
+                        similarities(width, filled, asked + (long)r * width, own, score + r * scores + prefix);
                     total[r] = exponentials(prefix + filled, score + r * scores);
                 }
                 products(some, prefix, width, score, scores, shared_values, width, sum, width);

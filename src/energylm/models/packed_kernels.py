@@ -1,4 +1,5 @@
-"""What a packed step computes between its products: attention over a shared context and a row's own tokens, and norms.
+"""What a packed step computes between its products: attention over a shared context and a row's own tokens, and norms;
+and threads that go their own ways.
 
     a = Σ_j softmax_j(q · k_j) v_j        j over the tokens of the row's context, then those the row has added
     x / √(mean x² + ε)
@@ -18,9 +19,14 @@ import platform
 import shlex
 import shutil
 import subprocess
-from functools import cache
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
+from threading import Barrier
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +38,8 @@ from energylm.files import atomic_file
 SOURCE = "packed_kernels.c"
 FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-shared", "-fPIC", "-x", "c", "-")
 MOST_SECONDS = 60
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 _INT, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_float, ctypes.c_void_p
 
 
@@ -120,6 +128,36 @@ def root_mean_square_norm(x_RE: Tensor, *, epsilon: float) -> Tensor:
     normalised_RE = torch.empty_like(x_RE)
     kernels.normalise(*x_RE.shape, epsilon, x_RE.data_ptr(), normalised_RE.data_ptr())
     return normalised_RE
+
+
+def cut_rows(contexts: int, copies: int, threads: int) -> list[tuple[slice, slice]]:
+    """All rows in `threads` parts: some of the copies of every context, or some contexts where these are more."""
+    longer = max(contexts, copies)
+    parts = max(1, min(threads, longer))
+    edges = [longer * part // parts for part in range(parts + 1)]
+    pieces = [slice(start, stop) for start, stop in pairwise(edges)]
+    if copies >= contexts:
+        return [(slice(0, contexts), piece) for piece in pieces]
+    return [(piece, slice(0, copies)) for piece in pieces]
+
+
+@cache
+def workers(count: int, process: int) -> ThreadPoolExecutor:
+    """Threads of which each computes alone; those of `process`, since a forked child has none of its parent's."""
+    usual, all_there = torch.get_num_threads(), Barrier(count + 1)
+    pool = ThreadPoolExecutor(count, "energylm-packed", initializer=partial(torch.set_num_threads, 1))
+    for _ in range(count):
+        pool.submit(all_there.wait)
+    all_there.wait()
+    torch.set_num_threads(usual)  # for threads to come; those of the pool keep theirs
+    return pool
+
+
+def side_by_side(read: Callable[[Part], Result], parts: list[Part]) -> list[Result]:
+    """What `read` gives for each part: a thread each, or torch's own for a single part."""
+    if len(parts) == 1:
+        return [read(parts[0])]
+    return list(workers(len(parts), os.getpid()).map(read, parts))
 
 
 @cache

@@ -15,17 +15,16 @@ Use it     through `encoder_states`, `prefix_encoder_for` and `CausalLanguageMod
 Relations  `packed` has the packed product and the rule for when weights must be packed again.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, layer_norm, scaled_dot_product_attention
+from torch.nn.functional import layer_norm, scaled_dot_product_attention
 from transformers import (
     BertModel,
     ElectraModel,
@@ -38,17 +37,19 @@ from transformers import (
 )
 
 from energylm.models.packed import (
+    Attention,
     PackedLinear,
     PackedNetwork,
+    attend_alone,
     compared_once,
-    cut_rows,
     packed_network,
+    read_causally,
     rotary_pairs,
     weights_version,
     why_not_form,
     why_not_packable,
-    workers,
 )
+from energylm.models.packed_kernels import cut_rows, side_by_side
 from energylm.models.shared_prefix import SharedPrefixEncoder
 from energylm.models.shared_prefix_attention import Prefix
 
@@ -57,8 +58,6 @@ CAUSAL_FORMS = (GPT2Model, LlamaModel, MistralModel, Qwen2Model)
 GELUS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}  # oneDNN's names of the two
 TOKENS_A_THREAD = 256  # with fewer, meeting costs less than reading the weights once for each thread
 _CHECK_TOLERANCE = 1e-4  # of the largest state
-Part = TypeVar("Part")
-Result = TypeVar("Result")
 
 
 def encoder_states(
@@ -121,7 +120,7 @@ def packed_states_at(encoder: Any, tokens_BT: Tensor, real_BT: Tensor, wanted_BT
     def read(rows: slice) -> Tensor:
         return _read(encoder.config, layers, x_BTD[rows], real_BT[rows], wanted_BT[rows])
 
-    return torch.cat(_side_by_side(read, _cut(real_BT.sum(1), torch.get_num_threads())))
+    return torch.cat(side_by_side(read, _cut(real_BT.sum(1), torch.get_num_threads())))
 
 
 @torch.no_grad()
@@ -148,13 +147,6 @@ def _read(config: Any, layers: list[EncoderLayer], x_BTD: Tensor, real_BT: Tenso
         inner_NF = layer.up(x_ND, then="gelu", form=GELUS[config.hidden_act])
         x_ND = layer.after(layer.down.plus(inner_NF, x_ND))
     return x_ND
-
-
-def _side_by_side(read: Callable[[Part], Result], parts: list[Part]) -> list[Result]:
-    """What `read` gives for each part: a thread each, or torch's own for a single part."""
-    if len(parts) == 1:
-        return [read(parts[0])]
-    return list(workers(len(parts), os.getpid()).map(read, parts))
 
 
 def _cut(tokens_B: Tensor, threads: int) -> list[slice]:
@@ -254,14 +246,8 @@ def causal_logits(network: PreTrainedModel, tokens_BT: Tensor, *, keep: int) -> 
     reason. What stands on the right of a token does not matter to it, so padding there needs no mask."""
     packed = packed_network(network)
     start_B = torch.zeros(len(tokens_BT), dtype=torch.int64)
-    states_BTE = _through_layers(packed, tokens_BT[:, None], start_B, lambda _: partial(_attend_alone, packed))[:, 0]
-    assert packed.head is not None  # it has an output layer
-    kept_RE = packed.normalised(states_BTE[:, -keep:].reshape(len(tokens_BT) * keep, -1))
-    return packed.head(kept_RE).view(len(tokens_BT), keep, -1)
-
-
-# index of a layer, queries (B, N, S, H, D), keys and values (B, N, S, K, D) → (B, N, S, H·D)
-Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+    states_BTE = _through_layers(packed, tokens_BT[:, None], start_B, lambda _: partial(attend_alone, packed))[:, 0]
+    return packed.logits(states_BTE[:, -keep:].flatten(0, 1)).view(len(tokens_BT), keep, -1)
 
 
 def _through_layers(
@@ -272,39 +258,11 @@ def _through_layers(
     states_BNSE = torch.empty(*tokens_BNS.shape, packed.embedding_VE.shape[1])
 
     def read(part: tuple[slice, slice]) -> None:
-        states_BNSE[part] = _read_causally(packed, tokens_BNS[part], start_B[part[0]], attention(part[0]))
+        states_BNSE[part] = read_causally(packed, tokens_BNS[part], start_B[part[0]], attention(part[0]))
 
     threads = min(torch.get_num_threads(), tokens_BNS.numel() // TOKENS_A_THREAD)
-    _side_by_side(read, cut_rows(len(tokens_BNS), tokens_BNS.shape[1], threads))
+    side_by_side(read, cut_rows(len(tokens_BNS), tokens_BNS.shape[1], threads))
     return states_BNSE
-
-
-@torch.no_grad()
-def _read_causally(packed: PackedNetwork, tokens_BNS: Tensor, start_B: Tensor, attention: Attention) -> Tensor:
-    contexts, _, new = tokens_BNS.shape
-    position_BS = start_B[:, None] + torch.arange(new)
-    x_BNSE = embedding(tokens_BNS, packed.embedding_VE)
-    if packed.positions_TE is not None:
-        x_BNSE += embedding(position_BS, packed.positions_TE)[:, None]
-    x_RE, rotation = x_BNSE.flatten(0, 2), packed.rotation(position_BS.flatten())
-    turned_heads = packed.heads + packed.kv_heads
-    for index, layer in enumerate(packed.layers):
-        projected = layer.query_key_value(packed.normalised(x_RE)).view(*tokens_BNS.shape, -1, packed.head_width)
-        turned, value = projected[..., :turned_heads, :], projected[..., turned_heads:, :]
-        if rotation is not None:
-            pairs = torch.view_as_complex(turned.unflatten(-1, (-1, 2)))
-            turned = torch.view_as_real(pairs * rotation.view(contexts, 1, new, 1, -1)).flatten(-2)
-        attended = attention(index, turned[..., : packed.heads, :], turned[..., packed.heads :, :], value)
-        x_RE = packed.fed_forward(layer, layer.output.plus(attended.reshape(len(x_RE), -1), x_RE))
-    return x_RE.view_as(x_BNSE)
-
-
-def _attend_alone(packed: PackedNetwork, _layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Rows without anything before them; scores are scaled already."""
-    group = packed.heads // packed.kv_heads
-    query, key, value = (part.flatten(0, 1).transpose(1, 2) for part in (query, key, value))
-    key, value = (part.repeat_interleave(group, dim=1) if group > 1 else part for part in (key, value))
-    return scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0).transpose(1, 2)
 
 
 def _attend_with_prefix(
