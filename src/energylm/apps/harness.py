@@ -31,6 +31,7 @@ from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.scorer import ENERGY, Scorer, kind_of, padded
 from energylm.errors import ConfigError, ModelError, extra
 from energylm.files import read_json
+from energylm.models.contexts import own_passes
 
 with extra("harness"):
     import lm_eval.models  # its own list of models first: it is made only where there is none
@@ -99,7 +100,8 @@ class CausalHarness(TemplateLM):  # type: ignore[misc]  # the harness has no typ
         for start in range(0, len(pairs), AT_ONCE):
             rows = [(given + scored)[-(self.max_length + 1) :] for given, scored in pairs[start : start + AT_ONCE]]
             lengths_B = torch.tensor([len(row) for row in rows])
-            told = self.lm.model.token_statistics(padded(rows), lengths_B, first=1)
+            with own_passes():  # the numbers of the harness's own hf model, beyond the rounding of packed weights
+                told = self.lm.model.token_statistics(padded(rows), lengths_B, first=1)
             for index, (_, scored) in enumerate(pairs[start : start + AT_ONCE]):
                 stop = len(rows[index]) - 1
                 span = slice(stop - len(scored), stop)

@@ -1,9 +1,14 @@
 """What is asked of contexts and networks before they are read; how much a network holds, what it takes, and which
 sequences travel together: those of similar length, which waste little on padding (training has its own batches, whose
-order is a function of seed and step)."""
+order is a function of seed and step).
+
+Packed weights (`packed`) round otherwise than a network does by itself, by some 1e-5 nats a token; where the very
+numbers of transformers are wanted, `own_passes` asks for the network's own."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +22,18 @@ CPU_ACTIVATION_BYTES, GPU_ACTIVATION_BYTES = 16 << 20, 256 << 20
 PASS_TOKENS = 512  # a pass over fewer costs hardly less, so shorter rows may as well fill it up
 LEAST_SHARE = 0.875  # of the longest row: shorter ones go into a pass of their own, rather than be padded
 UNKNOWN_WIDTH = 512  # of a network that is made of others
+
+asks_for_own_passes = ContextVar("asks_for_own_passes", default=False)
+
+
+@contextmanager
+def own_passes() -> Iterator[None]:
+    """Within it networks are read by their own forward pass."""
+    token = asks_for_own_passes.set(True)
+    try:
+        yield
+    finally:
+        asks_for_own_passes.reset(token)
 
 
 def pad_contexts(contexts: Sequence[Sequence[int]], *, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -38,8 +38,8 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from energylm.models.contexts import check_network, pad_contexts
-from energylm.models.packed_kernels import attend, cut_rows, root_mean_square_norm, side_by_side
+from energylm.models.contexts import asks_for_own_passes, check_network, pad_contexts
+from energylm.models.packed_kernels import attend, cut_rows, root_mean_square_norm, rotary_pairs, side_by_side
 from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_plain
 from energylm.models.shared_prefix_attention import Prefix
 
@@ -293,11 +293,6 @@ def attend_alone(packed: PackedNetwork, _layer: int, query: Tensor, key: Tensor,
     return scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0).transpose(1, 2)
 
 
-def rotary_pairs(width: int) -> Tensor:
-    """The order in which i and i + width/2, which a rotation turns together, are neighbours."""
-    return torch.arange(width).view(2, -1).T.flatten()
-
-
 def why_not_packed(network: PreTrainedModel) -> str | None:
     """None if `network` is exactly of a form that is written here and runs where packing pays, else the reason."""
     if type(network) not in (*LLAMA_FORMS, GPT2LMHeadModel):
@@ -324,6 +319,8 @@ def why_not_form(body: Any) -> str | None:
 
 def why_not_packable(network: PreTrainedModel) -> str | None:
     """None if the weights of `network` can be packed and its parts do no more than they say, else the reason."""
+    if asks_for_own_passes.get():
+        return "the network's own pass is asked for"
     if is_in_torch_dispatch_mode():
         return "somebody watches every operation: a counter, or a pretended device"
     if any(tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in network.parameters()):

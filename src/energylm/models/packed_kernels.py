@@ -120,6 +120,11 @@ def attend_by_torch(
     return attended.view(contexts, kv_heads, copies, -1).transpose(1, 2).reshape(contexts * copies, -1)
 
 
+def rotary_pairs(width: int) -> Tensor:
+    """The order in which i and i + width/2, which a rotation turns together, are neighbours."""
+    return torch.arange(width).view(2, -1).T.flatten()
+
+
 def root_mean_square_norm(x_RE: Tensor, *, epsilon: float) -> Tensor:
     kernels = compiled_kernels()
     if kernels is None:

@@ -44,12 +44,11 @@ from energylm.models.packed import (
     compared_once,
     packed_network,
     read_causally,
-    rotary_pairs,
     weights_version,
     why_not_form,
     why_not_packable,
 )
-from energylm.models.packed_kernels import cut_rows, side_by_side
+from energylm.models.packed_kernels import cut_rows, rotary_pairs, side_by_side
 from energylm.models.shared_prefix import SharedPrefixEncoder
 from energylm.models.shared_prefix_attention import Prefix
 
