@@ -13,6 +13,7 @@ from energylm.models import packed
 from energylm.models.decoders import decoder_for
 from energylm.models.packed import PackedDecoder, why_not_packed
 from energylm.models.shared_prefix import SharedPrefixDecoder
+from energylm.numerics import kernels
 from energylm.samplers.continuations import sample_continuations
 
 CONTEXTS = [[5, 1, 7, 3, 9, 2], [4, 8]]
@@ -171,3 +172,10 @@ def test_draws_are_those_of_the_shared_prefix_decoder(truncation):
     torch.testing.assert_close(ours.log_prob, theirs.log_prob, atol=1e-4, rtol=0)
     torch.testing.assert_close(ours.proposal_log_prob, theirs.proposal_log_prob, atol=1e-4, rtol=0)
     assert not torch.equal(other.tokens, theirs.tokens)
+
+
+@pytest.mark.parametrize("network", [llama, gpt2])
+def test_without_a_compiler_torch_computes_the_same(network, monkeypatch):
+    monkeypatch.setattr(kernels, "compiled_kernels", lambda: None)
+    made = network()
+    torch.testing.assert_close(second_logits(made), plain_logits(made), atol=1e-4, rtol=0)

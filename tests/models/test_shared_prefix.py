@@ -175,7 +175,7 @@ def test_a_window_ignored_is_noticed(monkeypatch):
 
 
 def test_padding_ignored_is_noticed(monkeypatch):
-    """Deliberate mistake: the padding of shorter contexts attended to (of packed steps: `test_packed_kernels`)."""
+    """Deliberate mistake: the padding of shorter contexts attended to (of packed steps: `test_kernels`)."""
     monkeypatch.setattr(shared_prefix_attention.Prefix, "padded", False)
     network = make_network("gpt2")
     assert (decoder_logits(SharedPrefixDecoder(network)) - plain_logits(network)).abs().max() > 0.1

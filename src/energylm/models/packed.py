@@ -7,7 +7,7 @@ torch multiplies a few dozen rows by weights as they lie in memory, at about hal
 weights are laid out in oneDNN's own blocks, and what follows a product (activation, gate, sum with the residual) is
 done while it is still in registers. Queries, keys and values come from one product. What is linear is moved into the
 weights: a norm's gain and shift, the scale of attention. A rotary pair (i, i + D/2) is made a pair of neighbours, which
-no score notices, so a rotation is one complex product. What lies between two products is one call of `packed_kernels`.
+no score notices, so a rotation is one complex product. What lies between two products is a call of `numerics.kernels`.
 
 From `ROWS_A_THREAD` rows on, each thread steps rows of its own from the embedding to the logits, instead of all threads
 sharing each of some hundred operations and waiting for the last at its end.
@@ -39,9 +39,9 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from energylm.models.contexts import asks_for_own_passes, check_network, pad_contexts
-from energylm.models.packed_kernels import attend, cut_rows, root_mean_square_norm, rotary_pairs, side_by_side
 from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_plain
 from energylm.models.shared_prefix_attention import Prefix
+from energylm.numerics.kernels import attend, cut_rows, root_mean_square_norm, rotary_pairs, side_by_side
 
 LLAMA_FORMS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
 ACTIVATIONS = {"silu": "swish", "swish": "swish", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu"}  # oneDNN's names

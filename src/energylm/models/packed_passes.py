@@ -48,9 +48,9 @@ from energylm.models.packed import (
     why_not_form,
     why_not_packable,
 )
-from energylm.models.packed_kernels import cut_rows, rotary_pairs, side_by_side
 from energylm.models.shared_prefix import SharedPrefixEncoder
 from energylm.models.shared_prefix_attention import Prefix
+from energylm.numerics.kernels import cut_rows, rotary_pairs, side_by_side
 
 FORMS = (BertModel, ElectraModel, RobertaModel)
 CAUSAL_FORMS = (GPT2Model, LlamaModel, MistralModel, Qwen2Model)

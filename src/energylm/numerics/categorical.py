@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from energylm.errors import ModelError
+from energylm.numerics import kernels
+from energylm.numerics.kernels import BLOCK
 
-BLOCK = 64
 SLICE_ELEMENTS = 1 << 19  # 2 MB of float32: what a pass makes is read again while it is still in the cache
 
 
@@ -42,7 +43,10 @@ def widened(values: Tensor) -> Tensor:
 
 
 def block_weights(logits_RV: Tensor, largest_R1: Tensor) -> Tensor:
-    """(R, ⌈V/64⌉) in `accumulation_dtype`: Σ exp(logit − largest) over each block, a slice of rows at a time."""
+    """(R, ⌈V/64⌉) in `accumulation_dtype`: Σ exp(logit − largest) over each block; where nothing is compiled, a slice
+    of rows at a time."""
+    if (compiled := kernels.block_weights(logits_RV, largest_R1)) is not None:
+        return compiled
     rows_a_slice = max(1, SLICE_ELEMENTS // logits_RV.shape[1])
     parts = [
         as_blocks((widened(logits_RV[rows]) - largest_R1[rows]).exp_(), fill=0.0).sum(-1)

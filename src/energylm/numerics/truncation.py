@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from energylm.config.sampling import Truncation
-from energylm.numerics.categorical import BLOCK, as_blocks, log_sum_exp
+from energylm.numerics.categorical import as_blocks, log_sum_exp
+from energylm.numerics.kernels import BLOCK
 
 NUCLEUS_GUESS = 512  # candidates tried before a nucleus is sought in the whole vocabulary
 MASS_TOLERANCE = 1e-6  # of a nucleus, relative to p: what float32 sums of probabilities may lack

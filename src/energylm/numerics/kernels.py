@@ -1,15 +1,16 @@
-"""What a packed step computes between its products: attention over a shared context and a row's own tokens, and norms;
-and threads that go their own ways.
+"""Compiled code for what torch computes in many small operations on a CPU, and threads that go their own ways.
 
-    a = Σ_j softmax_j(q · k_j) v_j        j over the tokens of the row's context, then those the row has added
+    a = Σ_j softmax_j(q · k_j) v_j        j over the tokens of a row's context, then those the row has added
     x / √(mean x² + ε)
+    Σ_{v in a block} exp(l_v − largest)
 
-In torch these are some twenty small operations a layer, which took a quarter of a step of 64 rows of SmolLM2-135M. The
-C file beside this one does a layer's in one call without Python's lock, so threads do not wait for each other. It is
-compiled for this very processor on first use, where a C compiler is found (`CC`, else `cc`), in a second or two, and
-kept in `ENERGYLM_HOME/kernels`. Without one (or with `CC=none`) torch computes the same.
+Between the products of a step of decoding lie some twenty small operations a layer, which took a quarter of a step of
+64 rows of SmolLM2-135M; the sums over blocks of the vocabulary took most of the time of drawing. The C file beside this
+one does each in one call without Python's lock, so threads do not wait for each other. It is compiled for this very
+processor on first use, where a C compiler is found (`CC`, else `cc`), in a second or two, and kept in
+`ENERGYLM_HOME/kernels`. Without one (or with `CC=none`) torch computes the same.
 
-Relations  `packed` is the step.
+Relations  `models.packed` is the step, `categorical` draws.
 """
 
 import ctypes
@@ -31,12 +32,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from energylm.config.environment import home_folder
 from energylm.files import atomic_file
 
-SOURCE = "packed_kernels.c"
-FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-shared", "-fPIC", "-x", "c", "-")
+SOURCE = "kernels.c"
+# GCC's start files for fast mathematics would let the whole process flush small numbers to zero.
+FLAGS = (
+    *("-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-nostartfiles"),
+    *("-shared", "-fPIC", "-x", "c", "-"),
+)
+BLOCK = 64  # of the vocabulary; the C file has it, too
+ELEMENTS_A_THREAD = 1 << 18
 MOST_SECONDS = 60
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -135,6 +143,25 @@ def root_mean_square_norm(x_RE: Tensor, *, epsilon: float) -> Tensor:
     return normalised_RE
 
 
+def block_weights(logits_RV: Tensor, largest_R1: Tensor) -> Tensor | None:
+    """(R, ⌈V / BLOCK⌉) float64: Σ exp(logit − largest) over each block; None where torch must compute it."""
+    if logits_RV.dtype != torch.float32 or logits_RV.device.type != "cpu" or not logits_RV.is_contiguous():
+        return None
+    if logits_RV.requires_grad or is_in_torch_dispatch_mode() or (kernels := compiled_kernels()) is None:
+        return None
+    rows, vocabulary = logits_RV.shape
+    largest_R1 = largest_R1.to(torch.float32).contiguous()
+    weights_RM = torch.empty(rows, -(-vocabulary // BLOCK), dtype=torch.float64)
+
+    def add_up(part: slice) -> None:
+        tensors = (logits_RV[part], largest_R1[part], weights_RM[part])
+        kernels.block_weights(part.stop - part.start, vocabulary, *(tensor.data_ptr() for tensor in tensors))
+
+    threads = min(torch.get_num_threads(), logits_RV.numel() // ELEMENTS_A_THREAD)
+    side_by_side(add_up, [copies for _, copies in cut_rows(1, rows, threads)])
+    return weights_RM
+
+
 def cut_rows(contexts: int, copies: int, threads: int) -> list[tuple[slice, slice]]:
     """All rows in `threads` parts: some of the copies of every context, or some contexts where these are more."""
     longer = max(contexts, copies)
@@ -168,7 +195,7 @@ def side_by_side(read: Callable[[Part], Result], parts: list[Part]) -> list[Resu
 @cache
 def compiled_kernels() -> ctypes.CDLL | None:
     """The functions of the C file; None where none can be compiled."""
-    return compiled((resources.files("energylm.models") / SOURCE).read_text(), home_folder() / "kernels")
+    return compiled((resources.files("energylm.numerics") / SOURCE).read_text(), home_folder() / "kernels")
 
 
 def compiled(source: str, folder: Path) -> ctypes.CDLL | None:
@@ -188,6 +215,7 @@ def compiled(source: str, folder: Path) -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError):
         return None
     library.attend.argtypes = [_INT] * 8 + [_POINTER] * 8
+    library.block_weights.argtypes, library.block_weights.restype = [_INT] * 2 + [_POINTER] * 3, None
     library.normalise.argtypes, library.normalise.restype = [_INT, _INT, _FLOAT, _POINTER, _POINTER], None
     return library
 

@@ -1,8 +1,5 @@
-/* What a step of `packed` computes between its products. `packed_kernels.py` compiles this where there is a compiler and
-   says what each function is; a thread calls them for rows of its own.
-
-   B contexts, K heads of keys, N copies of a context, G heads of queries to a head of keys, D numbers a head, P tokens
-   of the longest context, T places for new tokens, of which `filled` are taken, the newest included. */
+/* What torch computes in many small operations. `kernels.py` compiles this where there is a compiler and says what each
+   function is; a thread calls them for rows of its own. */
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,6 +7,7 @@
 
 #define ROWS 8 /* of queries at once: their sums, two vectors wide, stay in registers */
 #define COLUMNS 32
+#define BLOCK 64 /* of the vocabulary, as in `categorical.py` */
 
 typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
 
@@ -93,7 +91,9 @@ static float exponentials(int count, float *score)
     return sum;
 }
 
-/* projected (B, N, (K G + 2 K) D), rotation (B, D) or null, prefix_keys (B, K, D, P), prefix_values (B, K, P, D),
+/* B contexts, K heads of keys, N copies of a context, G heads of queries to a head of keys, D numbers a head, P tokens of
+   the longest context, T places for new tokens, of which `filled` are taken, the newest included;
+   projected (B, N, (K G + 2 K) D), rotation (B, D) or null, prefix_keys (B, K, D, P), prefix_values (B, K, P, D),
    keys and values (B, K, N, T, D), attended (B, N, K G D); 1 where memory is short, else 0 */
 int attend(
     int contexts, int kv_heads, int copies, int group, int width, int prefix_room, int room, int filled,
@@ -166,4 +166,22 @@ void normalise(int rows, int width, float epsilon, const float *x, float *normal
         for (long d = 0; d < width; d++)
             normalised[r * width + d] = scale * x[r * width + d];
     }
+}
+
+/* logits (rows, vocabulary), largest (rows), weights (rows, blocks) */
+void block_weights(int rows, int vocabulary, const float *logits, const float *largest, double *weights)
+{
+    int blocks = (vocabulary + BLOCK - 1) / BLOCK;
+    for (long r = 0; r < rows; r++)
+        for (int m = 0; m < blocks; m++) {
+            const float *logit = logits + r * vocabulary + (long)m * BLOCK;
+            float sum = 0;
+            if (m < vocabulary / BLOCK)
+                for (int v = 0; v < BLOCK; v++)
+                    sum += expf(logit[v] - largest[r]);
+            else
+                for (int v = 0; v < vocabulary % BLOCK; v++)
+                    sum += expf(logit[v] - largest[r]);
+            weights[r * blocks + m] = sum;
+        }
 }
