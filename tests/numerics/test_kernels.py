@@ -1,13 +1,14 @@
 """The compiled kernels and torch's way against their definitions in float64, mistakes noticed; no compiler, no harm."""
 
 import shutil
+from dataclasses import replace
 from importlib import resources
 
 import pytest
 import torch
 
 from energylm.numerics import kernels
-from energylm.numerics.kernels import SOURCE, attend, attend_by_torch, compiled, compiled_kernels
+from energylm.numerics.kernels import SOURCE, LayerCache, attend, attend_by_torch, compiled, compiled_kernels
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 SHAPES = [  # contexts, heads of keys, queries to each, copies, numbers a head, tokens of the longest context
@@ -34,68 +35,66 @@ def inputs(contexts, kv_heads, group, copies, width, prefix, *, rotates=True):
         return torch.randn(*shape, generator=made)
 
     angle = normal(contexts, width // 2)
-    return {
-        "projected_RE": normal(contexts * copies, (kv_heads * group + 2 * kv_heads) * width),
-        "rotation_BD": torch.polar(torch.ones_like(angle), angle) if rotates else None,
-        "prefix_keys": normal(contexts * kv_heads, width, prefix),
-        "prefix_values": normal(contexts * kv_heads, prefix, width),
-        "prefix_lengths_B": torch.arange(prefix, prefix - contexts, -1),
-        "keys": normal(contexts, kv_heads, copies, ROOM, width),
-        "values": normal(contexts, kv_heads, copies, ROOM, width),
-        "filled": FILLED,
-    }
+    cache = LayerCache(
+        prefix_keys=normal(contexts * kv_heads, width, prefix),
+        prefix_values=normal(contexts * kv_heads, prefix, width),
+        prefix_lengths_B=torch.arange(prefix, prefix - contexts, -1),
+        keys=normal(contexts, kv_heads, copies, ROOM, width),
+        values=normal(contexts, kv_heads, copies, ROOM, width),
+        filled=FILLED,
+    )
+    projected_RE = normal(contexts * copies, (kv_heads * group + 2 * kv_heads) * width)
+    return projected_RE, torch.polar(torch.ones_like(angle), angle) if rotates else None, cache
 
 
-def by_definition(given):
+def copied(cache):
+    return replace(cache, keys=cache.keys.clone(), values=cache.values.clone())
+
+
+def by_definition(projected_RE, rotation_BD, cache):
     """Row by row and head by head."""
-    contexts, kv_heads, copies, _, width = given["keys"].shape
-    heads = given["projected_RE"].shape[-1] // width - 2 * kv_heads
+    contexts, kv_heads, copies, _, width = cache.keys.shape
+    heads = projected_RE.shape[-1] // width - 2 * kv_heads
     result = torch.empty(contexts, copies, heads, width, dtype=torch.float64)
-    for context, length in enumerate(given["prefix_lengths_B"].tolist()):
-        rows = given["projected_RE"].view(contexts, copies, -1, width)[context].double()
-        for copy, row in enumerate(rows):
+    for context, length in enumerate(cache.prefix_lengths_B.tolist()):
+        rotation_D = None if rotation_BD is None else rotation_BD[context]
+        for copy, row in enumerate(projected_RE.view(contexts, copies, -1, width)[context].double()):
             for head in range(heads):
                 of_keys = head * kv_heads // heads
-                query, new_key = turned(row[head], given, context), turned(row[heads + of_keys], given, context)
-                before = (given[name][context, of_keys, copy, : FILLED - 1].double() for name in ("keys", "values"))
                 shared = context * kv_heads + of_keys
-                keys, values = before
-                keys = torch.cat([given["prefix_keys"][shared, :, :length].T.double(), keys, new_key[None]])
-                new_value = row[heads + kv_heads + of_keys]
-                values = torch.cat([given["prefix_values"][shared, :length].double(), values, new_value[None]])
-                result[context, copy, head] = (keys @ query).softmax(0) @ values
+                own = (context, of_keys, copy, slice(FILLED - 1))
+                new_key, new_value = turned(row[heads + of_keys], rotation_D), row[heads + kv_heads + of_keys]
+                keys = torch.cat([cache.prefix_keys[shared, :, :length].T, cache.keys[own], new_key[None]])
+                values = torch.cat([cache.prefix_values[shared, :length], cache.values[own], new_value[None]])
+                result[context, copy, head] = (keys @ turned(row[head], rotation_D)).softmax(0) @ values
     return result.view(contexts * copies, -1)
 
 
-def turned(x_D, given, context):
-    if given["rotation_BD"] is None:
-        return x_D
-    pairs = torch.view_as_complex(x_D.view(-1, 2)) * given["rotation_BD"][context]
-    return torch.view_as_real(pairs).flatten()
-
-
-def gap(way, given):
-    expected = by_definition(given)
-    return float(
-        (way(**{**given, "keys": given["keys"].clone(), "values": given["values"].clone()}) - expected).abs().max()
+def turned(x_D, rotation_D):
+    return (
+        x_D if rotation_D is None else torch.view_as_real(torch.view_as_complex(x_D.view(-1, 2)) * rotation_D).flatten()
     )
+
+
+def gap(way, projected_RE, rotation_BD, cache):
+    expected = by_definition(projected_RE, rotation_BD, cache)
+    return float((way(projected_RE, rotation_BD, copied(cache)) - expected).abs().max())
 
 
 @pytest.mark.parametrize("way", [attend_by_torch, pytest.param(attend, marks=needs_compiler)])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rotates", [True, False])
 def test_attention_is_its_definition(way, shape, rotates):
-    assert gap(way, inputs(*shape, rotates=rotates)) < 2e-5
+    assert gap(way, *inputs(*shape, rotates=rotates)) < 2e-5
 
 
 @needs_compiler
 def test_the_cache_has_the_newest_token_afterwards():
-    given = inputs(2, 2, 2, 3, 6, 9)
-    again = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in given.items()}
-    attend(**given)
-    attend_by_torch(**again)
-    for name in ("keys", "values"):
-        torch.testing.assert_close(given[name], again[name])
+    projected_RE, rotation_BD, cache = inputs(2, 2, 2, 3, 6, 9)
+    again = copied(cache)
+    attend(projected_RE, rotation_BD, cache)
+    attend_by_torch(projected_RE, rotation_BD, again)
+    torch.testing.assert_close((cache.keys, cache.values), (again.keys, again.values))
 
 
 @needs_compiler
@@ -106,7 +105,7 @@ def test_mistakes_are_noticed(mistake, tmp_path, monkeypatch):
     assert right in source
     library = compiled(source.replace(right, wrong), tmp_path)
     monkeypatch.setattr(kernels, "compiled_kernels", lambda: library)
-    assert gap(attend, inputs(*SHAPES[1])) > 0.01
+    assert gap(attend, *inputs(*SHAPES[1])) > 0.01
 
 
 @needs_compiler

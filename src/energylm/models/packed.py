@@ -41,7 +41,7 @@ from transformers.pytorch_utils import Conv1D
 from energylm.models.contexts import asks_for_own_passes, check_network, pad_contexts
 from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_plain
 from energylm.models.shared_prefix_attention import Prefix
-from energylm.numerics.kernels import attend, cut_rows, root_mean_square_norm, rotary_pairs, side_by_side
+from energylm.numerics.kernels import LayerCache, attend, cut_rows, root_mean_square_norm, rotary_pairs, side_by_side
 
 LLAMA_FORMS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
 ACTIVATIONS = {"silu": "swish", "swish": "swish", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu"}  # oneDNN's names
@@ -245,9 +245,7 @@ def _step(packed: PackedNetwork, part: PackedPart, tokens_R: Tensor) -> Tensor:
     rotation_BD = packed.rotation(part.position_B)
     part.filled, part.position_B = part.filled + 1, part.position_B + 1
     for index, layer in enumerate(packed.layers):
-        attended_RE = attend(
-            layer.query_key_value(packed.normalised(x_RE)),
-            rotation_BD,
+        cache = LayerCache(
             prefix_keys=part.prefix_keys[index],
             prefix_values=part.prefix_values[index],
             prefix_lengths_B=part.prefix_lengths_B,
@@ -255,6 +253,7 @@ def _step(packed: PackedNetwork, part: PackedPart, tokens_R: Tensor) -> Tensor:
             values=part.values[index],
             filled=part.filled,
         )
+        attended_RE = attend(layer.query_key_value(packed.normalised(x_RE)), rotation_BD, cache)
         x_RE = layer.output.plus(attended_RE, x_RE)
         x_RE = packed.fed_forward(layer, x_RE)
     return packed.logits(x_RE)

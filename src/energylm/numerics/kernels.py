@@ -22,6 +22,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
 from itertools import pairwise
@@ -51,58 +52,42 @@ Result = TypeVar("Result")
 _INT, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_float, ctypes.c_void_p
 
 
-def attend(
-    projected_RE: Tensor,
-    rotation_BD: Tensor | None,
-    *,
-    prefix_keys: Tensor,
-    prefix_values: Tensor,
-    prefix_lengths_B: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    filled: int,
-) -> Tensor:
+@dataclass(frozen=True)
+class LayerCache:
+    """What a layer holds of B contexts and N copies of each, with K heads of keys."""
+
+    prefix_keys: Tensor  # (B·K, D, P), real up to their lengths
+    prefix_values: Tensor  # (B·K, P, D)
+    prefix_lengths_B: Tensor
+    keys: Tensor  # (B, K, N, T, D), what each row has added
+    values: Tensor
+    filled: int  # of T, the newest token included
+
+
+def attend(projected_RE: Tensor, rotation_BD: Tensor | None, cache: LayerCache) -> Tensor:
     """(R, H·D): attention of the newest token of every row, whose queries, keys and values `projected_RE` holds; its
-    key and value are written to `keys` and `values`, (B, K, N, T, D), as the last of `filled`. Prefixes are (B·K, D, P)
-    and (B·K, P, D), real up to their lengths. A rotation is complex, (B, D / 2), and turns neighbours."""
+    key and value are written into the cache. A rotation is complex, (B, D / 2), and turns neighbours."""
     kernels = compiled_kernels()
     if kernels is None:
-        return attend_by_torch(
-            projected_RE,
-            rotation_BD,
-            prefix_keys=prefix_keys,
-            prefix_values=prefix_values,
-            prefix_lengths_B=prefix_lengths_B,
-            keys=keys,
-            values=values,
-            filled=filled,
-        )
-    contexts, kv_heads, copies, room, width = keys.shape
+        return attend_by_torch(projected_RE, rotation_BD, cache)
+    contexts, kv_heads, copies, room, width = cache.keys.shape
     heads = projected_RE.shape[-1] // width - 2 * kv_heads
     attended_RE = projected_RE.new_empty(contexts * copies, heads * width)
     failed = kernels.attend(
-        *(contexts, kv_heads, copies, heads // kv_heads, width, prefix_keys.shape[-1], room, filled),
-        prefix_lengths_B.data_ptr(),
+        *(contexts, kv_heads, copies, heads // kv_heads, width, cache.prefix_keys.shape[-1], room, cache.filled),
+        cache.prefix_lengths_B.data_ptr(),
         projected_RE.data_ptr(),
         None if rotation_BD is None else rotation_BD.data_ptr(),
-        *(tensor.data_ptr() for tensor in (prefix_keys, prefix_values, keys, values, attended_RE)),
+        *(held.data_ptr() for held in (cache.prefix_keys, cache.prefix_values, cache.keys, cache.values)),
+        attended_RE.data_ptr(),
     )
     if failed:
         raise MemoryError("no memory for the scores of attention")
     return attended_RE
 
 
-def attend_by_torch(
-    projected_RE: Tensor,
-    rotation_BD: Tensor | None,
-    *,
-    prefix_keys: Tensor,
-    prefix_values: Tensor,
-    prefix_lengths_B: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    filled: int,
-) -> Tensor:
+def attend_by_torch(projected_RE: Tensor, rotation_BD: Tensor | None, cache: LayerCache) -> Tensor:
+    keys, values, filled = cache.keys, cache.values, cache.filled
     contexts, kv_heads, copies, _, width = keys.shape
     projected = projected_RE.view(contexts, copies, -1, width)
     heads = projected.shape[2] - 2 * kv_heads
@@ -117,13 +102,13 @@ def attend_by_torch(
     values[:, :, :, filled - 1] = new_value.transpose(1, 2)
 
     own_keys, own_values = (held.flatten(0, 2)[:, :filled] for held in (keys, values))
-    prefix_tokens = prefix_keys.shape[-1]
-    prefix_score = (query @ prefix_keys).view(-1, group, prefix_tokens)
-    is_padding_BP = torch.arange(prefix_tokens) >= prefix_lengths_B[:, None]
+    prefix_tokens = cache.prefix_keys.shape[-1]
+    prefix_score = (query @ cache.prefix_keys).view(-1, group, prefix_tokens)
+    is_padding_BP = torch.arange(prefix_tokens) >= cache.prefix_lengths_B[:, None]
     prefix_score.view(contexts, -1, prefix_tokens).masked_fill_(is_padding_BP[:, None], float("-inf"))
     weight = torch.cat([prefix_score, query.view(-1, group, width) @ own_keys.mT], dim=-1).softmax(-1)
     prefix_weight = weight.view(contexts * kv_heads, copies * group, -1)[..., :prefix_tokens]
-    attended = torch.bmm(prefix_weight, prefix_values).view(-1, group, width)
+    attended = torch.bmm(prefix_weight, cache.prefix_values).view(-1, group, width)
     attended = torch.baddbmm(attended, weight[..., prefix_tokens:], own_values)
     return attended.view(contexts, kv_heads, copies, -1).transpose(1, 2).reshape(contexts * copies, -1)
 
@@ -177,7 +162,7 @@ def cut_rows(contexts: int, copies: int, threads: int) -> list[tuple[slice, slic
 def workers(count: int, process: int) -> ThreadPoolExecutor:
     """Threads of which each computes alone; those of `process`, since a forked child has none of its parent's."""
     usual, all_there = torch.get_num_threads(), Barrier(count + 1)
-    pool = ThreadPoolExecutor(count, "energylm-packed", initializer=partial(torch.set_num_threads, 1))
+    pool = ThreadPoolExecutor(count, "energylm-rows", initializer=partial(torch.set_num_threads, 1))
     for _ in range(count):
         pool.submit(all_there.wait)
     all_there.wait()
@@ -204,7 +189,7 @@ def compiled(source: str, folder: Path) -> ctypes.CDLL | None:
     if not command or shutil.which(command[0]) is None:
         return None
     identity = hashlib.sha256("\n".join([source, *command, *FLAGS, _processor()]).encode()).hexdigest()
-    path = folder / f"packed-{identity[:20]}.so"
+    path = folder / f"kernels-{identity[:20]}.so"
     try:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
