@@ -143,6 +143,18 @@ def test_the_tables_of_samplers_are_those_that_were_measured():
     assert samplers.worth([[1.0, 3.0]], [2.0], 32)["effective"] == pytest.approx(32 / 33)
 
 
+def test_the_table_of_rerankers_is_what_was_measured():
+    lists = script(DOCS / "lists.py")
+    text = lists.PAGE.read_text(encoding="utf-8")
+    assert lists.page(text, lists.read()) == text
+    (first, *_) = kept = lists.read()
+    kept[first]["reranked"]["value"] += 1.0  # teeth
+    assert lists.page(text, kept) != text
+    assert [line["x"] for line in lists.figure(kept).record()["series"]] == [
+        [of["seconds_a_list"]] for of in kept.values()
+    ]
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_tutorial_runs(path, tmp_path, monkeypatch, model_folder):
     home = tmp_path / "home"
