@@ -15,7 +15,7 @@ sharing each of some hundred operations and waiting for the last at its end.
 The packed weights are a second copy (at most `MOST_BYTES`), made again when the network's own have changed. Networks
 whose every part is known to be of these forms are served, each compared with a plain pass first (`why_not_packed`).
 
-Relations  `shared_prefix` reads the contexts, and serves all other families; `decoders` chooses.
+Relations  `shared_prefix` serves all other families; `decoders` chooses.
 """
 
 import platform
@@ -169,8 +169,8 @@ class PackedDecoder:
         as_it_was = slice(None) if packed.frequency is None else rotary_pairs(packed.head_width).argsort()
 
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            keys.append(key[:, 0, ..., as_it_was].transpose(1, 2))
-            values.append(value[:, 0].transpose(1, 2))
+            keys.append(key[:, 0, ..., as_it_was].transpose(1, 2).contiguous())  # and not all that was projected
+            values.append(value[:, 0].transpose(1, 2).contiguous())
             return attend_alone(packed, layer, query, key, value)
 
         states_BPE = read_causally(packed, ids_BP[:, None], torch.zeros_like(lengths_B), attention)[:, 0]
