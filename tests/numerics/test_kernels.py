@@ -7,6 +7,7 @@ from importlib import resources
 import pytest
 import torch
 
+from energylm.errors import DiskFull
 from energylm.numerics import kernels
 from energylm.numerics.kernels import SOURCE, LayerCache, attend, attend_by_torch, compiled, compiled_kernels
 
@@ -147,6 +148,15 @@ def test_no_compiler_or_one_that_fails_leaves_nothing_behind(compiler, tmp_path,
     monkeypatch.setenv("CC", compiler)
     assert compiled("int attend() { return 0; }", tmp_path / "kernels") is None
     assert not list(tmp_path.rglob("*.so*"))
+
+
+@needs_compiler
+def test_a_full_disk_leaves_the_work_to_torch(tmp_path, monkeypatch):
+    def full(path):
+        raise DiskFull(f"no space left on the disk while writing {path}")
+
+    monkeypatch.setattr(kernels, "atomic_file", full)
+    assert compiled("int attend() { return 0; }", tmp_path) is None
 
 
 @needs_compiler

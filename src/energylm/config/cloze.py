@@ -127,7 +127,7 @@ class WeightGrid(Config):
 TaskKind = Literal["classification", "regression", "spans"]
 TaskName = Literal["cola", "sst2", "mrpc", "sts", "qqp", "mnli", "qnli", "rte", "squad1", "squad2"]
 Pooling = Literal["first", "mean"]
-TextStyle = Literal["written", "spoken"]  # as corpora have them
+TextStyle = Literal["written", "spoken"]  # of those that corpora have
 CLASSIFICATION: TaskKind = "classification"
 REGRESSION: TaskKind = "regression"
 SPANS: TaskKind = "spans"

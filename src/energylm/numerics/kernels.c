@@ -1,5 +1,5 @@
 /* What torch computes in many small operations. `kernels.py` compiles this where there is a compiler and says what each
-   function is; a thread calls them for rows of its own. */
+   function is; a thread calls them for rows of its own. BLOCK, of the vocabulary, is defined there. */
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,7 +7,6 @@
 
 #define ROWS 8 /* of queries at once: their sums, two vectors wide, stay in registers */
 #define COLUMNS 32
-#define BLOCK 64 /* of the vocabulary, as in `categorical.py` */
 
 typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
 

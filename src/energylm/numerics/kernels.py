@@ -36,15 +36,16 @@ from torch.nn.functional import rms_norm
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from energylm.config.environment import home_folder
+from energylm.errors import DiskFull
 from energylm.files import atomic_file
 
 SOURCE = "kernels.c"
+BLOCK = 64  # of the vocabulary
 # GCC's start files for fast mathematics would let the whole process flush small numbers to zero.
 FLAGS = (
     *("-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-nostartfiles"),
-    *("-shared", "-fPIC", "-x", "c", "-"),
+    *(f"-DBLOCK={BLOCK}", "-shared", "-fPIC", "-x", "c", "-"),
 )
-BLOCK = 64  # of the vocabulary; the C file has it, too
 ELEMENTS_A_THREAD = 1 << 18
 MOST_SECONDS = 60
 Part = TypeVar("Part")
@@ -197,7 +198,7 @@ def compiled(source: str, folder: Path) -> ctypes.CDLL | None:
                 given = [*command, *FLAGS, "-o", str(made), "-lm"]
                 subprocess.run(given, input=source.encode(), capture_output=True, check=True, timeout=MOST_SECONDS)
         library = ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError, DiskFull):  # whatever it is, torch computes the same
         return None
     library.attend.argtypes = [_INT] * 8 + [_POINTER] * 8
     library.block_weights.argtypes, library.block_weights.restype = [_INT] * 2 + [_POINTER] * 3, None
