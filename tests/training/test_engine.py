@@ -386,3 +386,27 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
         run(Stops(), tmp_path, checkpoint={"every_steps": 2})
     with pytest.raises(CheckpointError, match=r"written by another network: tensor '0\.bias'"):
         run(Other(), tmp_path, checkpoint={"every_steps": 2})
+
+
+@pytest.mark.parametrize("from_start", [True, False])
+def test_the_start_is_a_candidate_where_it_is_asked_for(from_start, tmp_path):
+    """Weights that training spoils: validated before the first step they stay the best, else the first step's are."""
+    task = RaggedTask()
+    batch, optimum = task.whole(1000), torch.optim.LBFGS(task.model.parameters(), max_iter=200)
+
+    def closure():
+        optimum.zero_grad()
+        loss = task.nats(task.model, batch)[batch["mask_BT"]].mean()
+        loss.backward()
+        return loss
+
+    optimum.step(closure)  # the best there is on the validation data
+    start = copy.deepcopy(dict(task.model.state_dict()))
+    validation = {"every_steps": 1, "from_start": from_start}
+    weights, result = run(task, tmp_path, validation=validation, optimizer={"learning_rate": 0.3})
+    assert (result.best_step == 0) == from_start
+    same = all(torch.equal(weights[name], start[name]) for name in start)
+    assert same == from_start
+    lines = [line for line in read_journal(tmp_path / "journal.jsonl") if "validation_loss" in line]
+    assert [line["step"] for line in lines] == list(range(0 if from_start else 1, 7))
+    assert "from_start" not in TrainingConfig.checked({"steps": 1}).model_dump()["validation"]  # finished runs stay so

@@ -65,6 +65,11 @@ class ValidationConfig(Config):
     )
     metric: str = Field("loss", description="The validation number that decides which weights are best.")
     larger_is_better: bool = Field(False, description="Whether the deciding number should grow, e.g. an accuracy.")
+    from_start: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="Validate before the first step, too: the weights that training starts from may stay the best.",
+    )
 
     @property
     def can_stop(self) -> bool:

@@ -192,7 +192,7 @@ def count_training(
         moved = 2 * 4 * network.parameters * (around.world - 1) / around.world  # a ring adds gradients up
         counted.count("network.bytes", moved * steps)
     if every := training.validation.every_steps:
-        times = math.ceil(steps / every)
+        times = math.ceil(steps / every) + training.validation.from_start
         looked_at = reading(
             network,
             rows=validated / around.world,

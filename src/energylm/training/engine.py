@@ -118,6 +118,8 @@ class _Run:
         state, config = self.state, self.config
         left = None if config.steps is None else config.steps - state.step
         with self._journal() as journal, progress("training", total=left, unit="step") as bar:
+            if config.validation.from_start and config.validation.every_steps is not None and state.step == 0:
+                self._write_validation(journal)
             self.module.train()
             self.window_started = time.perf_counter()
             while state.step != config.steps and not state.early_stopping.exhausted:
@@ -177,14 +179,17 @@ class _Run:
         if self.processes.is_main:
             bar.advance(1, note)
         if validates:
-            with self.sharding.taken_off() if self.sharding else nullcontext():
-                values = self._validate()
-            if journal is not None:
-                journal.write(step, {f"validation_{name}": value for name, value in values.items()})
+            self._write_validation(journal)
         if writes or self.state.early_stopping.exhausted:
             self._write_checkpoint()
         if validates or writes:
             self.window_started = time.perf_counter()  # the next report's speed is that of updates alone
+
+    def _write_validation(self, journal: Journal | None) -> None:
+        with self.sharding.taken_off() if self.sharding else nullcontext():
+            values = self._validate()
+        if journal is not None:
+            journal.write(self.state.step, {f"validation_{name}": value for name, value in values.items()})
 
     def _report(self) -> dict[str, float]:
         scaler, step = self.accelerator.scaler, self.state.step
@@ -265,7 +270,8 @@ class _Run:
     def _finish(self) -> TrainingResult:
         """Put the best weights in place, save them through the task, and mark the run finished."""
         state, processes = self.state, self.processes
-        best_step = state.early_stopping.best_step or state.step
+        stopping = state.early_stopping
+        best_step = state.step if stopping.best_value is None else stopping.best_step
         if self.sharding:
             self.sharding.take_off()
         if best_step != state.step:

@@ -62,7 +62,8 @@ class RunState:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What came of a run. The weights of `best_step` were saved; the last step where nothing was validated."""
+    """What came of a run. The weights of `best_step` were saved (0: those it started from); the last step where nothing
+    was validated."""
 
     folder: Path
     parameters: int  # of all modules of the task, tied tensors once
