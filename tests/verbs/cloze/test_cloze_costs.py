@@ -11,7 +11,7 @@ from energylm.jobs import costs
 from energylm.jobs.costs import Surroundings
 from energylm.jobs.job import Job
 from energylm.models.compute import Network
-from energylm.verbs import Finetune, Rerank, Score
+from energylm.verbs import Finetune, Rerank, Score, TrainReranker
 
 TEXTS = [f"the clerk counts {number} boats and the old miller sells seven lamps near the bridge" for number in range(9)]
 AROUND = Surroundings({}, {"networks": {}})
@@ -100,3 +100,42 @@ def test_finetuning(bert_folder, tokens_are_known, tmp_path):
     one_seed = verb.model_copy(update={"seeds": 1}).cost(AROUND)
     assert one_seed.flops == pytest.approx(counted.flops / 2)  # teeth: seeds that were forgotten
     assert verb.model_copy(update={"data": str(tmp_path / "none")}).cost(AROUND) is None
+
+
+@pytest.mark.parametrize("dev", [False, True])
+def test_learning_from_lists(dev, bert_folder, tokens_are_known, tmp_path):
+    tokens_are_known(bert_folder)
+    lists = {
+        f"u{number}": {"ref": text, "hyp_1": {"text": f"{text} and", "score": -1}, "hyp_2": {"text": text, "score": -2}}
+        for number, text in enumerate(TEXTS)
+    }
+    for name in ("train", "dev"):
+        own = {key: value | {"ref": f"{name} {value['ref']}"} for key, value in lists.items()}
+        (tmp_path / f"{name}.json").write_text(json.dumps(own))
+    training = {"threads": 1, "steps": 6, "global_batch": 2, "validation": {"every_steps": 3}}
+    values = {"lists": [str(tmp_path / "train.json")], "init": str(bert_folder), "folds": 3, "validation_share": 0.25}
+    given = {"dev": [str(tmp_path / "dev.json")]} if dev else {}
+    verb = TrainReranker.checked({**values, "training": training, **given})
+    torchs, counted = counted_by_torch(verb, Job(output=tmp_path / "run")), verb.cost(AROUND)
+    assert counted.flops == pytest.approx(torchs, rel=0.1)
+    assert counted.product == AROUND.network(str(bert_folder))
+    folds = TrainReranker.checked({**values, "training": training, "folds": 6}).cost(AROUND)
+    assert dev or folds.flops > 1.5 * counted.flops  # teeth: an energy for each fold
+    assert verb.model_copy(update={"lists": ("none.json",)}).cost(AROUND) is None
+
+
+def test_an_energy_of_lists_reads_once_and_kept_scores_cost_nothing(masked_folder, model_folder, tmp_path):
+    """Teeth: by the look of its network it would be a masked model, which reads a text for each of its tokens."""
+    (tmp_path / "lists.json").write_text(json.dumps({"u": {"hyp_1": {"text": TEXTS[0], "score": -1}}}))
+    network = AROUND.network(str(masked_folder))
+    around = Surroundings({"x/rerank-train/model": network, "x/pretrain-mlm/model": network}, AROUND.facts)
+
+    def cost(model, **values):
+        return Rerank.checked(
+            {"model": model, "files": [str(tmp_path / "lists.json")], "weight": [0.5], **values}
+        ).cost(around)
+
+    assert cost("x/pretrain-mlm/model").flops > 10 * cost("x/rerank-train/model").flops > 0
+    assert cost("x/rerank-train/model", scores=["x/other"]).flops == 0
+    alone, after = (cost(str(model_folder), context=context).flops for context in (0, 50))
+    assert after > 3 * alone  # 50 words before a list are read, too

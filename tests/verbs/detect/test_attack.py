@@ -5,6 +5,8 @@ import math
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
 from energylm import EnergyModel, LanguageModel
@@ -15,6 +17,7 @@ from energylm.data.negatives import Negatives
 from energylm.data.tokenizer import train_tokenizer
 from energylm.energies.pooled import PooledEnergy
 from energylm.errors import ConfigError, DataError
+from energylm.jobs.costs import Surroundings
 from energylm.jobs.job import Job
 from energylm.verbs import AttackEnergy, MakeNegatives
 from energylm.verbs.detect import attacking
@@ -264,3 +267,17 @@ def test_mistakes_are_named(attack, corpus_folder):
             attack(**wrong)
     with pytest.raises(DataError, match="holds no negatives"):
         attack(negatives=str(corpus_folder.parent)).check()
+
+
+@pytest.mark.parametrize("budget", [None, 50.0])
+def test_counted_work(budget, attack, monkeypatch):
+    """Against what torch counts: of texts that stay what they are, all edits are made. A goal that is never reached."""
+    verb = attack(threshold=-1e9, perplexity_budget=budget, edits=2)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        found = verb.run(Job())
+    assert all(len(text.edits) == 2 for text in found.texts)
+    counted = verb.cost(Surroundings({}, {"networks": {}}))
+    assert counted.flops == pytest.approx(counter.get_total_flops(), rel=0.15)
+    more = attack(edits=4).cost(Surroundings({}, {"networks": {}}))  # teeth
+    assert more.flops > 1.4 * attack(edits=2).cost(Surroundings({}, {"networks": {}})).flops
+    assert attack(source="a file.txt").cost(Surroundings({}, {"networks": {}})) is None

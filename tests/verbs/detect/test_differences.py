@@ -5,12 +5,15 @@ import math
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from energylm import EnergyModel
 from energylm.data.contrast import Contrast
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.errors import ConfigError, DataError
+from energylm.jobs.costs import Surroundings
 from energylm.jobs.job import Job
 from energylm.verbs import CompareEnergies, MakeNegatives
 from energylm.verbs.detect.discriminating import DifferencesResult, differences
@@ -105,3 +108,12 @@ def test_mistakes_are_named(compared, folders, model_folder, corpus_folder):
         compared(negatives=[str(folders / "eight")] * 2).check()
     with pytest.raises(DataError, match="holds no negatives"):
         compared(negatives=[str(folders)]).check()
+
+
+def test_counted_work(compared):
+    """Against what torch counts; teeth: the generated texts alone are three quarters of it."""
+    around, verb = Surroundings({}, {"networks": {}}), compared(per_context=3)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        verb.run()
+    assert verb.cost(around).flops == pytest.approx(counter.get_total_flops(), rel=0.1)
+    assert compared(per_context=3, contexts=7).cost(around).flops == pytest.approx(verb.cost(around).flops / 2)

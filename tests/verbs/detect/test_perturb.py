@@ -6,12 +6,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from energylm import EnergyModel, LanguageModel
 from energylm.data.corpus import Corpus
 from energylm.data.tokenizer import train_tokenizer
 from energylm.data.vocabulary import commonest_name, commonest_word, special_ids, writable_tokens
 from energylm.errors import ConfigError, DataError, ModelError
+from energylm.jobs.costs import Surroundings
 from energylm.jobs.job import Job
 from energylm.verbs import PerturbTexts
 from energylm.verbs.detect import perturbing
@@ -161,3 +164,12 @@ def test_mistakes_are_named(perturb, model_folder):
         perturb(source="nothing.txt").run()
     with pytest.raises(ModelError, match="holds no trained energy"):
         perturb(energy=str(model_folder)).run()
+
+
+def test_counted_work(perturb):
+    """Against what torch counts; teeth: without the swapped copies it would be a third less."""
+    around, verb = Surroundings({}, {"networks": {}}), perturb()
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        verb.run()
+    assert verb.cost(around).flops == pytest.approx(counter.get_total_flops(), rel=0.1)
+    assert perturb(texts=10).cost(around).flops == pytest.approx(2 * verb.cost(around).flops)

@@ -14,7 +14,10 @@ from energylm.verbs.recipes import plan_cost as module
 from energylm.verbs.recipes.demo import TinyDemo
 from energylm.verbs.recipes.plan import MachineConfig, Plan
 from energylm.verbs.recipes.plan_cost import fit_factors, plan_cost, save_factors, seconds_of, timed_steps, unit_seconds
+from energylm.verbs.recipes.recipe import GRID, load_recipe, recipe_names
 from energylm.verbs.recipes.steps import step_verb
+from energylm.verbs.table import verb_class
+from energylm.verbs.verb import Verb
 
 MACHINE = MachineConfig(
     matmul_gflops=100, memory_gigabytes_per_second=10, operation_microseconds=5, text_megabytes_per_second=2
@@ -100,6 +103,27 @@ def test_a_causal_energy_is_cheaper_than_a_bidirectional_one(around):
 
 def test_kinds_without_counted_work_are_named(around):
     assert count_step("bench", {"name": "list"}, around) is None
+
+
+def test_every_kind_of_step_that_recipes_make_is_counted():
+    """Teeth: a verb that no recipe makes is not."""
+    kinds = {step.make for name in recipe_names() for step in load_recipe(name).steps.values()} - {GRID}
+    kinds |= {"discrimination", "likelihood", "grid cells"}  # what grids are taken apart into
+    assert {kind for kind in kinds if verb_class(kind).cost is Verb.cost} == set()
+    assert verb_class("evaluate blimp").cost is Verb.cost
+
+
+def test_completions_of_a_study_are_drawn_and_judged(around):
+    """A base alone draws one text of a prefix; with an energy it draws all candidates, and the energy reads them."""
+    around.products["bit"] = Network.of_preset("bit-mini", {}, vocabulary_size=1000)
+    values = {"source": "corpus", "length": 32, "prefix_tokens": 16, "pairs": 10}
+    models = [{"name": "a", "language_model": "lm"}, {"name": "b", "language_model": "lm"}]
+    alone = count_step("study", {**values, "models": models}, around)
+    joint = [models[0], {"name": "b", "language_model": "lm", "energy": "bit", "candidates": 64}]
+    both = count_step("study", {**values, "models": joint}, around)
+    assert "reading.flops" not in alone.quantities and both.quantities["reading.flops"] > 0
+    assert both.quantities["drawing.flops"] > 10 * alone.quantities["drawing.flops"]
+    assert count_step("study-panel", {"study": "study"}, around).flops == 0
 
 
 def test_what_is_not_known_is_said(around):

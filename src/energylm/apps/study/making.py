@@ -116,7 +116,7 @@ def new_study(config: StudyNew, *, output: Path | str, salt: str | None = None) 
     if config.models:
         check_models(config)
         with folder_lock(drafts):
-            completed = draw_completions(config, prefixes=_prefixes_needed(config), drafts=drafts)
+            completed = draw_completions(config, prefixes=prefixes_needed(config), drafts=drafts)
     else:
         completed = read_completions(config)
     known, rest = _known_and_rest(config, _shuffled(completed, derive_seed(design.seed, "prefixes")))
@@ -148,7 +148,7 @@ def describe_study(config: StudyNew) -> str:
     design = config.design
     if config.models:
         check_models(config)
-        have = f"{_prefixes_needed(config):,} windows of {config.source} completed by {len(config.models)} models"
+        have = f"{prefixes_needed(config):,} windows of {config.source} completed by {len(config.models)} models"
     else:
         completed = read_completions(config)
         _known_and_rest(config, completed)
@@ -164,7 +164,7 @@ def _comparisons(count: int) -> str:
     return "1 comparison" if count == 1 else f"{count} comparisons"
 
 
-def _prefixes_needed(config: StudyNew) -> int:
+def prefixes_needed(config: StudyNew) -> int:
     pairs = config.pairs
     if pairs is None:
         raise DataError("how many pairs? with models, give pairs a number: windows can be cut without end")

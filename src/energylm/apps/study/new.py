@@ -15,6 +15,7 @@ from energylm.verbs.verb import Flag, Metavar, Verb
 
 if TYPE_CHECKING:
     from energylm.apps.study.making import NewStudy
+    from energylm.jobs.costs import Counted, Surroundings
 
 SALT = "simulated"  # of a recipe's study: nobody answers it, and its answers are the same in every run
 
@@ -189,6 +190,21 @@ class StudyNew(Verb):
         from energylm.apps.study.making import new_study
 
         return new_study(self, output=job.folder)
+
+    def cost(self, around: "Surroundings") -> "Counted":
+        """What the models draw; completions that are given cost nothing."""
+        from energylm.apps.study.making import prefixes_needed
+        from energylm.jobs.costs import Counted
+        from energylm.verbs.joint.costs import count_completions
+
+        counted, new = Counted(), self.length - self.prefix_tokens
+        contexts = prefixes_needed(self) if self.models else 0
+        for model in self.drawn_by:
+            count_completions(
+                counted, model.language_model, model.energy, around, contexts=contexts, copies=model.candidates or 1,
+                given=self.prefix_tokens, new=new,
+            )  # fmt: skip
+        return counted
 
     def shown(self, result: "NewStudy") -> str:
         return f"{result.summary()}\n"

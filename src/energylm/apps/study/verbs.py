@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from energylm.apps.study.panel import Panel
     from energylm.apps.study.report import ExportedAnswers, StudyResult
     from energylm.apps.study.store import StudyStore
+    from energylm.jobs.costs import Counted, Surroundings
 
 PORT = 8321
 STDOUT = "-"
@@ -327,3 +328,9 @@ class StudyPanel(StudySimulate):
         shutil.rmtree(copy, ignore_errors=True)  # of a run that was interrupted
         shutil.copytree(self.study, copy)
         return run_panel(self.model_copy(update={"study": str(copy)}), output=job.folder / "report")
+
+    def cost(self, around: "Surroundings") -> "Counted":
+        """Nothing that a plan would notice: answers are drawn, no network runs."""
+        from energylm.jobs.costs import Counted
+
+        return Counted()

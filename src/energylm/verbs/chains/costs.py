@@ -159,7 +159,9 @@ def _lines(file: str | None) -> list[str]:
 
 def count_cmlm(verb: "PretrainCMLM", around: Surroundings) -> Counted:
     values = verb.network.settings(vocabulary_size=verb.vocabulary_size, longest=verb.longest)
-    sources, targets = ([line for line in _lines(file)] for file in verb.train)
+    sources = _lines(verb.train[0])
+    is_there = Path(verb.train[1]).is_file()  # distilled targets are yet to be written
+    targets = _lines(verb.train[1]) if is_there else sources
     sizes = [
         math.ceil(
             fmean([len(line.encode()) for line in side[: verb.limit]] or [1]) / bytes_per_token(verb.vocabulary_size)

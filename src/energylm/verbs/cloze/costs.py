@@ -1,4 +1,4 @@
-"""The work of scoring texts, of reranking lists and of fine-tuning, counted for `energylm plan`.
+"""The work of scoring texts, of reranking lists, of learning from them and of fine-tuning, counted for `energylm plan`.
 
 Lengths of texts come from their bytes. A masked language model reads a text once for each of its tokens; a causal one
 reads what the hypotheses of a list share once. Where the texts or the sizes of a network are not here, None: not
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from energylm.bundles.known_models import model_of_run
 from energylm.config.cloze import SPANS, STDIN
+from energylm.config.training import ValidationConfig
 from energylm.data.text_files import read_texts
 from energylm.errors import DataError
 from energylm.files import read_json
@@ -22,11 +23,12 @@ from energylm.registry import SCORERS
 if TYPE_CHECKING:
     from energylm.data.nbest import NBest
     from energylm.verbs.cloze.finetune import Finetune
-    from energylm.verbs.cloze.rerank import Rerank
+    from energylm.verbs.cloze.rerank import Rerank, TrainReranker
     from energylm.verbs.cloze.score import Score
 
 CAUSAL, MASKED = "language-model", "masked-lm"
 ENERGIES = ("electric", "energy")  # without an output layer over the vocabulary
+MADE_BY = ("rerank-train", "energy-train")  # of the store's folders, those that hold energies
 FRAME = 2  # special tokens around a text
 
 
@@ -45,9 +47,43 @@ def count_rerank(verb: "Rerank", around: Surroundings) -> Counted | None:
     if not all(Path(name).is_file() for name in named) or any(SCORERS.named(each.model) for each in verb.all_scorers):
         return None
     counted, files = Counted(), read_files(verb)
+    if verb.scores:
+        counted.notes.append("takes the scores that other steps keep")
+        return counted
     for scorer in verb.all_scorers:
         for lists in files.values():
-            _score(counted, scorer.model, [_texts(of_list) for of_list in lists], around)
+            texts = [_texts(of_list) for of_list in lists]
+            _score(counted, scorer.model, texts, around, before=scorer.context or 0)
+    return counted
+
+
+def count_reranker(verb: "TrainReranker", around: Surroundings) -> Counted | None:
+    """An energy for each fold and one for all lists, or with dev lists that one alone; then every list that λ are tuned
+    on is judged once, and read by the other scorers."""
+    from energylm.verbs.cloze.rerank_training import read_training_lists
+
+    if not all(Path(name).is_file() for name in (*verb.lists, *verb.dev, *verb.references, *verb.dev_references)):
+        return None
+    network, (train, dev) = around.network(verb.init), read_training_lists(verb)
+    learnt, tuned = ([_texts(of_list) for of_list in lists] for lists in (train, dev or train))
+    hypotheses, length = fmean(map(len, learnt)), fmean(_padded(texts, network) for texts in learnt)
+    counted = Counted()
+    for part in [1.0, *([1 - 1 / verb.folds] * (0 if dev else verb.folds))]:  # of the lists, for all and for each fold
+        validated = round(verb.validation_share * part * len(learnt)) * hypotheses
+        training = verb.training
+        if not validated:
+            training = training.model_copy(update={"validation": ValidationConfig(every_steps=None)})
+        run = count_training(
+            network, training, around, rows=hypotheses, length=length, predicted=0.0, validated=validated
+        )
+        for name, amount in run.quantities.items():
+            counted.count(name, amount)
+        counted.memory_bytes, counted.notes = max(counted.memory_bytes, run.memory_bytes), run.notes
+        counted.disk_bytes += run.disk_bytes
+    count_texts(counted, network, [_padded(texts, network) for texts in tuned for _ in texts], around)
+    for name in verb.scorer:
+        _score(counted, name, tuned, around)
+    counted.product = network
     return counted
 
 
@@ -103,12 +139,15 @@ def _inputs(verb: "Finetune", files: Sequence[Path], network: Network) -> list[f
     return windows
 
 
-def _score(counted: Counted, model: str, lists: Iterable[Sequence[str]], around: Surroundings) -> None:
-    """What one scorer does with lists of texts."""
+def _score(
+    counted: Counted, model: str, lists: Sequence[Sequence[str]], around: Surroundings, *, before: int = 0
+) -> None:
+    """What one scorer does with lists of texts, each after so many words that were heard `before` it."""
     network = around.network(str(model_of_run(model)) if model not in around.products else model)
     kind, predicts = _kind(model, network), True
     if kind == CAUSAL:
-        lengths = [_shared_tokens(texts, network) for texts in lists]
+        heard = before * _word_tokens(lists, network) if before else 0.0
+        lengths = [heard + _shared_tokens(texts, network) for texts in lists]
     else:
         lengths = [FRAME + text_tokens(text, network) for texts in lists for text in texts]
         predicts = kind not in ENERGIES
@@ -135,6 +174,17 @@ def _shared_tokens(texts: Sequence[str], network: Network) -> float:
     return text_tokens(" ".join(prefix[-1] for prefix in prefixes), network)
 
 
+def _padded(texts: Sequence[str], network: Network) -> float:
+    """Tokens of each of a list's texts, which are read side by side."""
+    return FRAME + max((text_tokens(text, network) for text in texts), default=1.0)
+
+
+def _word_tokens(lists: Iterable[Sequence[str]], network: Network) -> float:
+    """Of one word with its space, on average over the first texts of lists."""
+    words = " ".join(texts[0] for texts in lists if texts).split()
+    return text_tokens(" ".join(words), network) / max(1, len(words))
+
+
 def _texts(of_list: "NBest") -> list[str]:
     return [hypothesis.text for hypothesis in of_list.hypotheses if hypothesis.text.strip()]
 
@@ -144,6 +194,8 @@ def _kind(model: str, network: Network) -> str:
     made = [part.removeprefix("pretrain-") for part in Path(model).parts if part.startswith("pretrain-")]
     if made:
         return MASKED if made[0] == "mlm" else made[0]
+    if not set(MADE_BY).isdisjoint(Path(model).parts):
+        return ENERGIES[1]
     manifest = model_of_run(model) / "energylm.json"
     if manifest.is_file():
         return str(read_json(manifest)["kind"])

@@ -348,3 +348,8 @@ class TrainReranker(TrainingVerb):
         from energylm.verbs.cloze.rerank_training import train_reranker
 
         return train_reranker(self, job)
+
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.cloze.costs import count_reranker
+
+        return count_reranker(self, around)

@@ -1,4 +1,4 @@
-"""The work of training, calibrating, judging and running detectors, counted for `energylm plan`.
+"""The work of detectors (training, calibrating, judging, running) and of probing energies, counted for `energylm plan`.
 
 Lengths of texts come from their bytes; a text is read in its blocks. Where the texts are not here, None: not counted
 (of training, which takes blocks and not texts, only what is held out is then taken at its most).
@@ -25,7 +25,7 @@ from energylm.jobs.costs import (
     passes_over,
     text_tokens,
 )
-from energylm.models.compute import Network, reading, resident_bytes
+from energylm.models.compute import Network, Work, reading, resident_bytes
 from energylm.registry import DETECTORS
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         RunDetector,
         TrainDetector,
     )
+    from energylm.verbs.detect.probe import AttackEnergy, CompareEnergies, PerturbTexts
 
 SPECIAL = 2  # tokens around a block
 
@@ -117,6 +118,57 @@ def count_detections(verb: "RunDetector", around: Surroundings) -> Counted | Non
     read = read_unlabelled(files, form=verb.text_format, field=verb.field).texts if files else []
     lengths = [text_tokens(text, network) for text in (*verb.text, *(text for _, text in read))]
     return _read(network, (min(tokens, verb.max_tokens or tokens) for tokens in lengths), blocks, around)
+
+
+def count_perturbations(verb: "PerturbTexts", around: Surroundings) -> Counted:
+    """Copies of every text, a changed position each: two replacements, and one swap fewer; beside them the text itself,
+    a random one and a shuffled one. The energy and the language model read all."""
+    rows = verb.texts * (3 * verb.length - 1 + 3)
+    counted = Counted()
+    counted.add("reading", _whole(around.network(verb.energy), rows, verb.length))
+    counted.add("reading", _whole(around.network(verb.language_model), rows, verb.length, predicts=True))
+    return counted
+
+
+def count_attack(verb: "AttackEnergy", around: Surroundings) -> Counted | None:
+    """Every text with all its edits: some are turned by fewer. Each edit takes a gradient (a forward and a backward
+    pass that leaves the weights alone), its product with the table of embeddings, and candidates that are read."""
+    if verb.negatives is not None:
+        generated = around.texts(verb.negatives)
+        texts, length = min(verb.texts, generated.contexts), float(generated.length)
+    elif verb.source in around.products or Path(verb.source or "").is_dir():
+        texts, length = verb.texts, float(verb.length)
+    else:
+        return None
+    energy, lm = around.network(verb.energy), around.network(verb.language_model)
+    gradients = 1 + verb.edits  # the first tells how far the first order is to be trusted
+    read = 2 + verb.fidelity_pairs + gradients * verb.candidates
+    scored = 2 + verb.edits * (1 + (0 if verb.perplexity_budget is None else verb.candidates))
+    counted = Counted()
+    counted.add("reading", _whole(energy, texts * read, length))
+    counted.add("reading", _whole(lm, texts * scored, length, predicts=True))
+    one = reading(energy, rows=1, length=length) * 2  # a text at a time
+    embedded = energy.inner_width if energy.kind in ("convolution", "bilstm") else energy.width
+    one += Work(flops=2 * length * embedded * energy.vocabulary_size)
+    counted.add("reading", one * (texts * gradients))
+    counted.notes.append("texts may be turned by fewer edits; counted with all")
+    return counted
+
+
+def count_differences(verb: "CompareEnergies", around: Surroundings) -> Counted:
+    energy, counted = around.network(verb.energy), Counted()
+    for name in verb.negatives:
+        texts = around.texts(name)
+        rows = min(verb.contexts, texts.contexts) * (1 + verb.per_context)
+        counted.add("reading", _whole(energy, rows, texts.length))
+    return counted
+
+
+def _whole(network: Network, rows: float, length: float, *, predicts: bool = False) -> Work:
+    """Texts of one length, read by a network that `predicts` every token or scores the whole."""
+    tokens = rows * length
+    predicted = tokens if predicts else 0
+    return reading(network, rows=rows, length=length, predicted=predicted, passes=passes_over(tokens))
 
 
 def _detector(name: str, around: Surroundings) -> tuple[Network, BlockConfig]:

@@ -98,6 +98,11 @@ class PerturbTexts(Verb):
 
         return perturb(self, output=job.output)
 
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.verbs.detect.costs import count_perturbations
+
+        return count_perturbations(self, around)
+
     def shown(self, result: "PerturbResult") -> str:
         from energylm.tables import to_markdown
 
@@ -180,6 +185,11 @@ class AttackEnergy(Verb):
 
         return attack(self, output=job.output)
 
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.detect.costs import count_attack
+
+        return count_attack(self, around)
+
     def shown(self, result: "AttackResult") -> str:
         from energylm.tables import to_markdown
 
@@ -226,6 +236,11 @@ class CompareEnergies(Verb):
         from energylm.verbs.detect.discriminating import compare
 
         return compare(self, output=job.output)
+
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.verbs.detect.costs import count_differences
+
+        return count_differences(self, around)
 
 
 class Discriminate(Verb):

@@ -125,6 +125,19 @@ def count_energy(verb: "TrainEnergy", around: Surroundings) -> Counted:
     return counted
 
 
+def count_completions(
+    counted: Counted, language_model: str, energy: str | None, around: Surroundings, *, contexts: int, copies: int,
+    given: int, new: int,
+) -> None:  # fmt: skip
+    """A text of the base for each context, or one kept of `copies` by an energy."""
+    base = around.network(language_model)
+    if energy is not None:
+        _joint(counted, base, around.network(energy), contexts=contexts, copies=copies, given=given, new=new)
+        return
+    rows = min(_draw_rows(base), contexts)
+    counted.add("drawing", drawing(base, contexts=contexts, copies=1, given=given, new=new, rows=rows))
+
+
 def _joint(
     counted: Counted, base: Network, energy: Network, *, contexts: float, copies: float, given: int, new: int
 ) -> None:

@@ -65,6 +65,7 @@ class Plan(Verb):
     corpus: str | None = Field(
         None, description="Which of the recipe's corpora; without it the first whose data are here."
     )
+    seeds: int | None = Field(None, ge=1, description="Runs of the recipe; none = as many as its scale says.")
     machine: Path | None = Field(
         None, description="YAML file with the rates of a machine; without it this one is measured."
     )

@@ -5,7 +5,7 @@
 Quantities are counted by each verb (`Verb.cost`), unit times come from a machine file or are measured in a second or
 two (`plan`), and factors say how much slower a kind of work is than the machine's best: `plan_factors.json`, fitted to
 kept results whose steps were timed on the machine whose rates are given (`energylm plan --fit RESULTS`). Steps whose
-artefacts are there cost nothing. Verbs without counted work (probes, studies) are named and left out of the sum.
+artefacts are there cost nothing. Verbs without counted work (minimal pairs) are named and left out of the sum.
 """
 
 import re
@@ -36,7 +36,10 @@ _GIGA = 1e9
 # Small networks alone do not tell products from traffic. Nothing is faster than the machine's best; and large networks
 # run at 0.4 of it or better (`energylm bench shared-prefix`, drawing; the demo's energy, training).
 FLOPS_BOUNDS = (1.0, 2.5)
-_TITLE = re.compile(r"(?:energylm )?(?P<recipe>[^\s,]+)(?:, scale (?P<scale>\w+)(?:, (?P<corpus>[\w-]+))?:|$)")
+_TITLE = re.compile(
+    r"(?:energylm )?(?P<recipe>[^\s,]+)"
+    r"(?:, scale (?P<scale>\w+)(?:, (?P<corpus>[\w-]+))?(?:, (?P<seeds>\d+) seeds)?:|$)"
+)
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ Made = Mapping[str, Any] | None  # the result of a step that is there
 
 def _recipe_steps(plan: Plan, store: ArtefactStore) -> tuple[str, list[tuple[PlannedStep, Made]]]:
     assert plan.recipe is not None
-    planned = plan_recipe(plan.recipe, scale=plan.scale, corpus=plan.corpus, store=store)
+    planned = plan_recipe(plan.recipe, scale=plan.scale, corpus=plan.corpus, seeds=plan.seeds, store=store)
     artefacts = [store.find(step.kind, step.key) for step in planned.steps]
     results = [None if artefact is None else artefact.result for artefact in artefacts]
     return planned.title, list(zip(planned.steps, results, strict=True))
@@ -287,7 +290,8 @@ def timed_steps(
         told = None
     if told is None:
         raise DataError(f"{file} is no result with timed steps; give a results.json of `reproduce` or of the demo")
-    plan = Plan.checked({name: value for name, value in told.groupdict().items() if value} | {"fresh": True})
+    told_of = {"seeds": 1} | {name: value for name, value in told.groupdict().items() if value}
+    plan = Plan.checked({**told_of, "fresh": True})
     steps = [step for step in plan_cost(plan, machine, store=store).steps if step.seconds is not None]
     if missing := [step.name for step in steps if step.name not in seconds]:
         raise ConfigError(f"{file} has no time of step {missing[0]!r}: it is of another version of the recipe")
