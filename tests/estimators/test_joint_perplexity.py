@@ -38,6 +38,19 @@ def test_by_hand():
     assert result.lower != pytest.approx(math.exp((10.5 + 2 * math.log(2)) / 5))
 
 
+def test_texts_are_paired_so_that_their_means_are_the_perplexities():
+    """Texts of 2 and 3 tokens; the spread is the delta method's. Teeth: each text's own perplexity has another mean."""
+    result = interval(log_partition(torch.tensor([[0.0, math.log(3)]] * 2, dtype=torch.float64)))
+    paired = {name: torch.tensor(values, dtype=torch.float64) for name, values in result.paired.items()}
+    assert float(paired["base"].mean()) == pytest.approx(result.base.value)
+    assert float(paired["joint"].mean()) == pytest.approx(result.upper)
+    slope = result.base.value / 2.5  # dP = P · dnats / T, with 2.5 tokens a text
+    assert float(paired["base"][1] - paired["base"][0]) == pytest.approx(slope * (6.0 - 4.0))
+    own = ((ENERGY + result.log_partition.upper - LM) / TOKENS).exp()
+    assert float(own.mean()) != pytest.approx(result.upper)
+    assert result.to_json()["paired"]["base"] == pytest.approx(paired["base"].tolist())
+
+
 def test_caution_and_warning_are_joined():
     estimate = log_partition(torch.zeros(2, 100))
     assert interval(estimate).warning is None

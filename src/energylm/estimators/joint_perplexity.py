@@ -52,7 +52,9 @@ class JointPerplexity(Record):
     energy: Tensor  # (B,) E(c, x)
     caution: str | None = None  # what is known against the energy before anything is measured
 
-    computed = ("lower", "upper", "width", "n", "sampling_error", "ess", "bits_per_byte", "warning", "convention")
+    computed = (
+        "lower", "upper", "width", "n", "sampling_error", "ess", "bits_per_byte", "paired", "warning", "convention",
+    )  # fmt: skip
 
     @property
     def lower(self) -> float:
@@ -81,6 +83,21 @@ class JointPerplexity(Record):
         """The same interval for comparison across tokenizers; None where no bytes are known."""
         ends = self.optimistic.bits_per_byte, self.pessimistic.bits_per_byte
         return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
+
+    @property
+    def paired(self) -> dict[str, list[float]]:
+        """What is compared text by text: P · (1 + nats_i / T − log P), by the base and by the joint model's upper end.
+
+        T are the tokens of a text on average, so that the mean over texts is the perplexity P itself; the spread is
+        the delta method's, and differences of the same texts have the error of the difference."""
+        joint_B = self.energy.double() + self.log_partition.upper.double() - self.lm_log_prob.double()
+        tokens = self.base.tokens / len(joint_B)
+
+        def parts(nats_B: Tensor, value: float) -> list[float]:
+            linear: list[float] = (value * (1 + nats_B / tokens - math.log(value))).tolist()
+            return linear
+
+        return {"base": parts(-self.lm_log_prob.double(), self.base.value), "joint": parts(joint_B, self.upper)}
 
     @property
     def ess(self) -> EffectiveSamples:

@@ -177,3 +177,17 @@ def test_too_little_text():
         density_gap([1.0], [1.0, 2.0])
     with pytest.raises(DataError, match="same log-probability"):
         density_gap([1.0, 1.0], [1.0, 2.0]).to_json()
+
+
+def test_truncated_text_is_judged_by_the_whole_model(model_folder, some_energy, corpus_folder):
+    """With top-k 1 both models write the likeliest tokens; their log-probabilities are the whole model's, not 0."""
+    settings = config(model_folder, some_energy, corpus_folder, truncation={"top_k": 1})
+    result, loaded = settings.run(), JointWindows.load(settings)
+    base = loaded.base_samples.continuations.tokens[:, 0].tolist()
+    texts = [[*context, *tokens] for context, tokens in zip(loaded.contexts, base, strict=True)]
+    scores = [score.log_prob for score in loaded.lm.score(texts, prefix_tokens=8)]
+    assert result.base.own == pytest.approx(scores, abs=1e-4) and max(scores) < -0.1
+    assert result.base.real == pytest.approx(config(model_folder, some_energy, corpus_folder).run().base.real)
+    assert result.unique.base == result.unique.joint, "one text can be drawn of each context, whatever its energy"
+    assert "drawn with top-k 1" in result.convention
+    assert "truncation" not in config(model_folder, some_energy, corpus_folder).step_content(), "keys stay as they were"

@@ -11,6 +11,8 @@ from energylm.bundles.seq2seq_model import Seq2SeqModel
 from energylm.cli.main import main, program
 from energylm.data.nbest import read_lists
 from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
+from energylm.jobs.job import Job
+from energylm.verbs.seq2seq.decode import DecodeSeq2Seq
 
 WHO, WHERE, WHAT = ("Ada", "Bo", "Cy", "Di"), ("Rome", "Lima", "Oslo"), ("saw", "left", "knows")
 GERMAN = {"saw": "sah", "left": "verliess", "knows": "kennt"}
@@ -90,6 +92,14 @@ def test_decode_writes_tags_line_by_line(tagger, tmp_path, method):
         assert done.stdout.splitlines()[0] == "B-PER O B-LOC"
     lines = done.stdout.split("\n")
     assert [len(line.split()) for line in lines] == [3, 0, 1, 0]
+
+
+def test_a_step_of_a_recipe_leaves_its_lines_in_a_file(tagger, tmp_path):
+    (tmp_path / "sources").write_text("Ada saw Rome\n\nBo\n")
+    verb = DecodeSeq2Seq(model=str(tagger), source=str(tmp_path / "sources"))
+    written = verb.run(Job(output=tmp_path / "step")).outputs
+    assert (tmp_path / "step" / verb.product).read_text() == "".join(f"{line}\n" for line in written)
+    assert [len(line.split()) for line in written] == [3, 0, 1]
 
 
 def test_evaluate_prints_and_writes(folder, tagger, tmp_path):

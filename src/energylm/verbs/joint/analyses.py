@@ -2,7 +2,7 @@
 `repetitions` of recipes, which the command line does not offer.
 
 **Sampled text.** One continuation of each context by each: real, drawn from the base, drawn by joint sampling
-(algorithm 1, untruncated).
+(algorithm 1), untruncated or, for both, truncated; both models judge what was drawn by their whole distributions.
 
     unique_n = 100 · |{n-grams that occur}| / (number of n-grams)        percent        Deng et al. 2020, fig. 2 right
     Δ = | mean log P(x), x ~ P  −  mean log P(x), x real |               nats           Deng et al. 2020, fig. 3
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from energylm.bundles.known_models import locate
-from energylm.config.sampling import JointSampling
+from energylm.config.sampling import JointSampling, Truncation
 from energylm.config.vocabulary import WINDOW_PREFIX_TOKENS, WINDOW_TOKENS, N
 from energylm.data.windows import SourceWindows
 from energylm.errors import DataError, extra
@@ -65,6 +65,11 @@ class JointAnalysis(Verb):
     contexts: int = Field(100, ge=2, description="Windows, chosen at random.")
     n: int = Field(N, ge=2, description="Samples of the base for each text of the joint model (the paper: 10,000).")
     seed: int = Field(0, ge=0, description="Of the windows and all samples.")
+    truncation: Truncation = Field(
+        Truncation(),
+        exclude_if=lambda value: value.is_identity,
+        description="How the base draws, for itself and for the joint model; the paper's text to read has top-k 10.",
+    )
 
     @model_validator(mode="after")
     def _leaves_something_to_write(self) -> Self:
@@ -123,9 +128,12 @@ class JointWindows:
 
     @cached_property
     def base_samples(self) -> "SampledTexts":
-        """One untruncated continuation of each context by the base model."""
-        seed = derive_seed(self.verb.seed, "base samples")
-        return self.lm.sample(self.contexts, n=1, max_new_tokens=self.verb.new_tokens, stop_at_eos=False, seed=seed)
+        """One continuation of each context by the base model."""
+        verb, seed = self.verb, derive_seed(self.verb.seed, "base samples")
+        drawn_by = verb.truncation.model_dump()
+        return self.lm.sample(
+            self.contexts, n=1, max_new_tokens=verb.new_tokens, stop_at_eos=False, seed=seed, **drawn_by
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -193,7 +201,7 @@ class SampledText(JointAnalysis):
     def run(self, job: Job = DEFAULT_JOB) -> SampledTextResult:
         loaded = JointWindows.load(self)
         contexts, seed = loaded.contexts, self.seed
-        options = JointSampling(n=self.n, max_new_tokens=self.new_tokens, stop_at_eos=False)
+        options = JointSampling(n=self.n, max_new_tokens=self.new_tokens, truncation=self.truncation, stop_at_eos=False)
         drawn = loaded.joint.sample_batch(contexts, options, seed=derive_seed(seed, "joint samples"))
         pools = [sample.pools[-1] for sample in drawn]
         own_weight = [float(pool.log_prob[pool.kept[0]] - pool.energy[pool.kept[0]]) for pool in pools]
@@ -221,8 +229,8 @@ class SampledText(JointAnalysis):
             tokens=sum(map(len, loaded.continuations)),
             median_ess=statistics.median(pool.ess for pool in pools),
             convention=f"{len(contexts)} contexts of {self.prefix_tokens} tokens, {self.new_tokens} new tokens each, "
-            f"not truncated; joint samples kept of {self.n:,}; log Z midway between the estimates of theorem 2 from as "
-            "many others; log-probabilities in nats",
+            f"{_drawn_by(self.truncation)}; joint samples kept of {self.n:,}; log Z midway between the estimates of "
+            "theorem 2 from as many others; log-probabilities in nats",
             warning=loaded.joint.caution(self.length),
         )
 
@@ -230,6 +238,16 @@ class SampledText(JointAnalysis):
         from energylm.verbs.joint.costs import count_sampled_text
 
         return count_sampled_text(self, around)
+
+
+def _drawn_by(truncation: Truncation) -> str:
+    """In words."""
+    if truncation.is_identity:
+        return "not truncated"
+    narrowed = {"top-k": truncation.top_k, "top-p": truncation.top_p}
+    parts = [f"{name} {value:g}" for name, value in narrowed.items() if value is not None]
+    parts += [f"temperature {truncation.temperature:g}"] if truncation.temperature != 1.0 else []
+    return f"drawn with {', '.join(parts)}"
 
 
 def unique_ngrams(

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from energylm.config.seq2seq import BEAM, DecodingConfig
 from energylm.errors import DataError
+from energylm.files import write_text
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import Record
 from energylm.tables import Table
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 BATCHES_AT_ONCE = 8  # lines of so many batches are sorted by length before they are cut
 STDIN = "-"
+OUTPUTS = "outputs.txt"  # of a step of a recipe, which others read
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class DecodeSeq2Seq(UsesSeq2Seq):
     )
     shortcuts: ClassVar = UsesSeq2Seq.search
     apart_from: ClassVar = frozenset({"batch"})
+    product = OUTPUTS
 
     source: Annotated[str, Positional("FILE|-")] = Field(
         STDIN, description="A sentence a line, a tagger's words apart by white space; - is standard input."
@@ -75,6 +78,8 @@ class DecodeSeq2Seq(UsesSeq2Seq):
             outputs.append(line)
             if job.emit is not None:
                 job.emit(line)
+        if job.output is not None:
+            write_text(job.output / OUTPUTS, "".join(f"{line}\n" for line in outputs))
         return DecodedLines(outputs)
 
     def cost(self, around: "Surroundings") -> "Counted | None":
