@@ -1,7 +1,8 @@
 """The compiled kernels and torch's way against their definitions in float64, mistakes noticed; no compiler, no harm."""
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 
 import pytest
@@ -9,7 +10,17 @@ import torch
 
 from energylm.errors import DiskFull
 from energylm.numerics import kernels
-from energylm.numerics.kernels import SOURCE, LayerCache, attend, attend_by_torch, compiled, compiled_kernels
+from energylm.numerics.kernels import (
+    SOURCE,
+    LayerCache,
+    PackedLinear,
+    attend,
+    attend_by_torch,
+    compiled,
+    compiled_kernels,
+    in_panels,
+    side_by_side,
+)
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 SHAPES = [  # contexts, heads of keys, queries to each, copies, numbers a head, tokens of the longest context
@@ -107,6 +118,108 @@ def test_mistakes_are_noticed(mistake, tmp_path, monkeypatch):
     library = compiled(source.replace(right, wrong), tmp_path)
     monkeypatch.setattr(kernels, "compiled_kernels", lambda: library)
     assert gap(attend, *inputs(*SHAPES[1])) > 0.01
+
+
+@dataclass(frozen=True)
+class Products:
+    first: PackedLinear
+    second: PackedLinear
+
+
+ENDS = {
+    "none": lambda made, other: made,
+    "swish": lambda made, other: made * made.sigmoid(),
+    "gelu tanh": lambda made, other: torch.nn.functional.gelu(made, approximate="tanh"),
+    "gelu none": lambda made, other: torch.nn.functional.gelu(made),
+    "add": lambda made, other: made + other,
+    "mul": lambda made, other: made * other,
+}
+LINEAR_MISTAKES = {
+    "the tail of the last panel": ("? columns - start : COLUMNS;", "? columns - start - 1 : COLUMNS;"),
+    "rows of another tile": ("x + first * inner, panel", "x, panel"),
+    "half of a panel twice": ("COLUMNS))[1];", "COLUMNS))[0];"),
+    "the bias of another panel": ("bias ? bias + start : 0", "bias"),
+    "the other's first row for all": ("other + r * columns + start", "other + start"),
+    "a denominator of infinity": ("u < -80 ? 80 : -u", "-u"),
+    "another denominator": ("return x / (1 + expf(", "return x / (2 + expf("),
+}
+
+
+def products(columns=77, inner=40):
+    """Two products of one piece of memory, and what they were made of."""
+    made = torch.Generator().manual_seed(columns)
+    weights = [torch.randn(columns, inner, generator=made) for _ in range(2)]
+    biases = [None, torch.randn(columns, generator=made)]
+    packed = Products(*(PackedLinear.of(weight, bias) for weight, bias in zip(weights, biases, strict=True)))
+    return in_panels([packed])[0], weights, biases
+
+
+def linear_gap(rows):
+    """Between panels and float64, over all that a product may end with."""
+    packed, weights, biases = products()
+    made = torch.Generator().manual_seed(rows)
+    x, other = torch.randn(rows, 40, generator=made), torch.randn(rows, 77, generator=made)
+    x[0] *= 40  # activations of several hundred
+    gaps = []
+    for product, weight, bias in zip((packed.first, packed.second), weights, biases, strict=True):
+        plain = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+        for end, function in ENDS.items():
+            result = product._by_panels(x, end, other if end in ("add", "mul") else None)
+            gaps.append(((result - function(plain, other.double())).abs() / (1 + plain.abs())).max())
+    return float(torch.stack(gaps).max())  # not a number if one is not
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [*range(1, 17), 32, 64])
+def test_a_product_by_panels_is_its_definition(rows):
+    assert tuple(ENDS) == kernels.AFTER
+    assert linear_gap(rows) < 1e-4
+
+
+@needs_compiler
+@pytest.mark.parametrize("mistake", LINEAR_MISTAKES)
+def test_mistakes_of_a_product_are_noticed(mistake, tmp_path, monkeypatch):
+    right, wrong = LINEAR_MISTAKES[mistake]
+    source = (resources.files("energylm.numerics") / SOURCE).read_text()
+    assert right in source
+    library = compiled(source.replace(right, wrong), tmp_path)
+    monkeypatch.setattr(kernels, "compiled_kernels", lambda: library)
+    assert not linear_gap(17) < 1e-3
+
+
+@needs_compiler
+def test_panels_serve_a_thread_alone_with_few_rows(monkeypatch):
+    packed = products()[0]
+    used = []
+    monkeypatch.setattr(PackedLinear, "_by_panels", lambda product, x, after, other: used.append(len(x)) or x)
+    for threads, rows in ((1, 64), (1, 65), (2, 64)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        packed.first(torch.zeros(rows, 40))
+    assert used == [64]
+    monkeypatch.setattr(kernels, "MOST_PANEL_BYTES", 4 * 2 * 96 * 40 - 1)
+    assert products()[0].first.panels is None  # too much memory
+
+
+def test_threads_of_the_pool_compute_alone():
+    """torch lets a thread's first operation take over the number that is set by then; in the pool that is one."""
+    x = torch.ones(1 << 16)
+
+    def operate(number):
+        (x * x).exp().sum()
+        return torch.get_num_threads()
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        kernels.workers.cache_clear()
+        assert side_by_side(operate, [0, 1]) == [1, 1] and torch.get_num_threads() == 2
+        kernels.workers.cache_clear()
+        with pytest.MonkeyPatch.context() as patched:  # teeth: threads that set the number and do not ask for it
+            patched.setattr(kernels, "_compute_alone", partial(torch.set_num_threads, 1))
+            assert side_by_side(operate, [0, 1]) == [2, 2]
+    finally:
+        kernels.workers.cache_clear()
+        torch.set_num_threads(before)
 
 
 @needs_compiler

@@ -20,9 +20,9 @@ Relations  `shared_prefix` serves all other families; `decoders` chooses.
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial, partialmethod
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -41,43 +41,23 @@ from transformers.pytorch_utils import Conv1D
 from energylm.models.contexts import asks_for_own_passes, check_network, pad_contexts
 from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_plain
 from energylm.models.shared_prefix_attention import Prefix
-from energylm.numerics.kernels import LayerCache, attend, cut_rows, root_mean_square_norm, rotary_pairs, side_by_side
+from energylm.numerics.kernels import (
+    LayerCache,
+    PackedLinear,
+    attend,
+    cut_rows,
+    in_panels,
+    root_mean_square_norm,
+    rotary_pairs,
+    side_by_side,
+)
 
 LLAMA_FORMS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
 ACTIVATIONS = {"silu": "swish", "swish": "swish", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu"}  # oneDNN's names
 FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")  # whose frequencies do not depend on the length of a text
 MOST_BYTES = 8 << 30
-PACKED_FOR_ROWS = 256  # oneDNN asks; the layout is as good for other numbers
-ROWS_A_THREAD = 32  # with fewer, reading the weights once for each thread costs more than meeting at every product
+ROWS_A_THREAD = 8  # with fewer, reading the weights once for each thread costs more than meeting at every product
 SAMPLED_WEIGHTS = 64  # of each parameter, to notice a change that torch does not count
-
-
-@dataclass(frozen=True)
-class PackedLinear:
-    """W·x + b, W in oneDNN's layout."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    @classmethod
-    def of(cls, weight_ED: Tensor, bias_E: Tensor | None) -> "PackedLinear":
-        return cls(torch.ops.mkldnn._reorder_linear_weight(weight_ED.contiguous(), PACKED_FOR_ROWS), bias_E)
-
-    @classmethod
-    def after(cls, norm: nn.Module, weight_ED: Tensor, bias_E: Tensor | None) -> "PackedLinear":
-        """Of a norm that leaves its gain g and shift c to us: W·(g ⊙ z + c) + b = (W ⊙ g)·z + (W·c + b)."""
-        gain_D, shift_D = norm.get_parameter("weight"), getattr(norm, "bias", None)
-        if shift_D is not None:
-            bias_E = weight_ED @ shift_D + (0 if bias_E is None else bias_E)
-        return cls.of(weight_ED * gain_D, bias_E)
-
-    def __call__(self, x_RD: Tensor, *, then: str = "none", form: str = "tanh") -> Tensor:
-        return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x_RD, self.weight, self.bias, then, [], form))
-
-    def plus(self, x_RD: Tensor, other: Tensor, *, by: str = "add") -> Tensor:
-        return cast(Tensor, torch.ops.mkldnn._linear_pointwise.binary(x_RD, other, self.weight, self.bias, by))
-
-    times = partialmethod(plus, by="mul")
 
 
 @dataclass(frozen=True)
@@ -354,7 +334,9 @@ def packed_network(network: PreTrainedModel) -> PackedNetwork:
     version, kept = weights_version(network), _packed.get(network)
     if kept is None or kept[0] != version:
         pack = _pack_gpt2 if network.config.model_type == "gpt2" else _pack_llama
-        kept = _packed[network] = (version, pack(network.base_model, network.get_output_embeddings()))
+        packed = pack(network.base_model, network.get_output_embeddings())
+        *layers, packed = in_panels([*packed.layers, packed])
+        kept = _packed[network] = (version, replace(packed, layers=layers))
     return kept[1]
 
 

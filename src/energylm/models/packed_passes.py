@@ -38,7 +38,6 @@ from transformers import (
 
 from energylm.models.packed import (
     Attention,
-    PackedLinear,
     PackedNetwork,
     attend_alone,
     compared_once,
@@ -50,7 +49,7 @@ from energylm.models.packed import (
 )
 from energylm.models.shared_prefix import SharedPrefixEncoder
 from energylm.models.shared_prefix_attention import Prefix
-from energylm.numerics.kernels import cut_rows, rotary_pairs, side_by_side
+from energylm.numerics.kernels import PackedLinear, cut_rows, rotary_pairs, side_by_side
 
 FORMS = (BertModel, ElectraModel, RobertaModel)
 CAUSAL_FORMS = (GPT2Model, LlamaModel, MistralModel, Qwen2Model)

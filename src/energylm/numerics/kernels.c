@@ -1,12 +1,16 @@
 /* What torch computes in many small operations. `kernels.py` compiles this where there is a compiler and says what each
-   function is; a thread calls them for rows of its own. BLOCK, of the vocabulary, is defined there. */
+   function is; a thread calls them for rows of its own. BLOCK, of the vocabulary, and COLUMNS, two vectors, come from there. */
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define ROWS 8 /* of queries at once: their sums, two vectors wide, stay in registers */
-#define COLUMNS 32
+#ifdef __AVX512F__
+#define TILE 14 /* rows of a product with weights: 28 sums, a line of weights and a number of x in 32 registers */
+#else
+#define TILE 3
+#endif
 
 typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
 
@@ -50,6 +54,102 @@ static void products(
     else
         for (int r = 0; r < rows; r++)
             product(1, inner, columns, a + r * a_row, a_row, b, b_row, c + r * c_row, c_row, 0);
+}
+
+/* A tile of x W: `rows`, a constant of the caller, by the COLUMNS of a panel of W. While it computes, one line of 16 numbers
+   of what comes next is called from memory at every step: products of few rows would wait for their weights otherwise. */
+static inline __attribute__((always_inline)) void tile(
+    int rows, int inner, const float *x, const float *panel, const float *next, float *result)
+{
+    vector sum[TILE][2];
+    for (int r = 0; r < rows; r++)
+        sum[r][0] = sum[r][1] = (vector){0};
+    for (int i = 0; i < inner; i++) {
+        vector left = ((const vector *)(panel + (long)i * COLUMNS))[0];
+        vector right = ((const vector *)(panel + (long)i * COLUMNS))[1];
+        __builtin_prefetch(next + (long)i * 16, 0, 2);
+        for (int r = 0; r < rows; r++) {
+            sum[r][0] += x[(long)r * inner + i] * left;
+            sum[r][1] += x[(long)r * inner + i] * right;
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++)
+            ((vector *)(result + r * COLUMNS))[v] = sum[r][v];
+}
+
+static void tiles(int rows, int inner, const float *x, const float *panel, const float *next, float *result)
+{
+#define TILE_OF(n) case n: tile(n, inner, x, panel, next, result); break;
+    switch (rows) {
+        TILE_OF(1) TILE_OF(2) TILE_OF(3)
+#if TILE == 14
+        TILE_OF(4) TILE_OF(5) TILE_OF(6) TILE_OF(7) TILE_OF(8) TILE_OF(9) TILE_OF(10) TILE_OF(11) TILE_OF(12)
+        TILE_OF(13) TILE_OF(14)
+#endif
+    }
+}
+
+enum after { NOTHING, SWISH, GELU_TANH, GELU_ERF, ADD, TIMES }; /* `kernels.AFTER` has the same order */
+
+/* x / (1 + exp(-u)); with fast mathematics a denominator of infinity would give no number */
+static inline __attribute__((always_inline)) float gated(float x, float u)
+{
+    return x / (1 + expf(u < -80 ? 80 : -u));
+}
+
+static void finish(int count, enum after after, const float *bias, const float *other, float *result)
+{
+    if (bias)
+        for (int j = 0; j < count; j++)
+            result[j] += bias[j];
+    switch (after) {
+    case NOTHING: break;
+    case SWISH:
+        for (int j = 0; j < count; j++)
+            result[j] = gated(result[j], result[j]);
+        break;
+    case GELU_TANH: /* x (1 + tanh u) / 2 = x / (1 + exp(-2 u)) */
+        for (int j = 0; j < count; j++) {
+            float x = result[j];
+            result[j] = gated(x, 1.5957691216f * (x + 0.044715f * x * x * x));
+        }
+        break;
+    case GELU_ERF:
+        for (int j = 0; j < count; j++)
+            result[j] *= 0.5f + 0.5f * erff(0.70710678118f * result[j]);
+        break;
+    case ADD:
+        for (int j = 0; j < count; j++)
+            result[j] += other[j];
+        break;
+    case TIMES:
+        for (int j = 0; j < count; j++)
+            result[j] *= other[j];
+    }
+}
+
+/* x (rows, inner), panels (columns / COLUMNS rounded up, inner, COLUMNS), bias (columns) or null, other and result
+   (rows, columns): a few tiles of rows meet each panel while it is in the cache */
+void linear(
+    int rows, int inner, int columns, enum after after, const float *x, const float *panels, const float *bias,
+    const float *other, float *result)
+{
+    int blocks = (rows + TILE - 1) / TILE;
+    float made[TILE * COLUMNS];
+    for (int start = 0; start < columns; start += COLUMNS) {
+        const float *panel = panels + (long)start * inner, *next = panel + (long)inner * COLUMNS;
+        int some = columns - start < COLUMNS ? columns - start : COLUMNS;
+        for (int t = 0; t < blocks; t++) {
+            long first = (long)rows * t / blocks, last = (long)rows * (t + 1) / blocks;
+            tiles(last - first, inner, x + first * inner, panel, t < 2 ? next + (long)t * inner * 16 : next, made);
+            for (long r = first; r < last; r++) {
+                float *line = made + (r - first) * COLUMNS;
+                finish(some, after, bias ? bias + start : 0, other ? other + r * columns + start : 0, line);
+                memcpy(result + r * columns + start, line, sizeof(float) * some);
+            }
+        }
+    }
 }
 
 /* similarity[t] = query . keys[t] for one row's own tokens */

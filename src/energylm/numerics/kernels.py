@@ -3,10 +3,12 @@
     a = Σ_j softmax_j(q · k_j) v_j        j over the tokens of a row's context, then those the row has added
     x / √(mean x² + ε)
     Σ_{v in a block} exp(l_v − largest)
+    W·x + b, and an activation, a sum or a product with it
 
 Between the products of a step of decoding lie some twenty small operations a layer, which took a quarter of a step of
 64 rows of SmolLM2-135M; the sums over blocks of the vocabulary took most of the time of drawing. The C file beside this
-one does each in one call without Python's lock, so threads do not wait for each other. It is compiled for this very
+one does each in one call without Python's lock, so threads do not wait for each other. Its product of a few rows with
+weights calls the next weights from memory while it computes; oneDNN's waits for them. It is compiled for this very
 processor on first use, where a C compiler is found (`CC`, else `cc`), in a second or two, and kept in
 `ENERGYLM_HOME/kernels`. Without one (or with `CC=none`) torch computes the same.
 
@@ -15,24 +17,25 @@ Relations  `models.packed` is the step, `categorical` draws.
 
 import ctypes
 import hashlib
+import math
 import os
 import platform
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, fields, replace
+from functools import cache, partialmethod
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from threading import Barrier
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
-from torch.nn.functional import rms_norm
+from torch import Tensor, nn
+from torch.nn.functional import pad, rms_norm
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from energylm.config.environment import home_folder
@@ -41,16 +44,95 @@ from energylm.files import atomic_file
 
 SOURCE = "kernels.c"
 BLOCK = 64  # of the vocabulary
+COLUMNS = 32  # of a panel of weights: two vectors of 16 numbers
+AFTER = ("none", "swish", "gelu tanh", "gelu none", "add", "mul")  # what a product may end with, in the C file's order
+PACKED_FOR_ROWS = 256  # oneDNN asks; the layout is as good for other numbers
 # GCC's start files for fast mathematics would let the whole process flush small numbers to zero.
 FLAGS = (
     *("-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-nostartfiles"),
-    *(f"-DBLOCK={BLOCK}", "-shared", "-fPIC", "-x", "c", "-"),
+    *(f"-DBLOCK={BLOCK}", f"-DCOLUMNS={COLUMNS}", "-shared", "-fPIC", "-x", "c", "-"),
 )
 ELEMENTS_A_THREAD = 1 << 18
+MOST_PANEL_BYTES, MOST_PANEL_ROWS = 2 << 30, 64
 MOST_SECONDS = 60
+mkldnn = torch.ops.mkldnn
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 _INT, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_float, ctypes.c_void_p
+
+
+@dataclass(frozen=True)
+class PackedLinear:
+    """W·x + b, W in oneDNN's layout, and in panels too for a thread that computes alone with few rows."""
+
+    weight: Tensor
+    bias: Tensor | None
+    panels: Tensor | None = None  # (⌈E / COLUMNS⌉, D, COLUMNS), 0 beyond E: what a tile of rows reads in one go
+
+    @classmethod
+    def of(cls, weight_ED: Tensor, bias_E: Tensor | None) -> "PackedLinear":
+        weight = mkldnn._reorder_linear_weight(weight_ED.contiguous(), PACKED_FOR_ROWS)
+        return cls(weight, None if bias_E is None else bias_E.contiguous())
+
+    @classmethod
+    def after(cls, norm: nn.Module, weight_ED: Tensor, bias_E: Tensor | None) -> "PackedLinear":
+        """Of a norm that leaves its gain g and shift c to us: W·(g ⊙ z + c) + b = (W ⊙ g)·z + (W·c + b)."""
+        gain_D, shift_D = norm.get_parameter("weight"), getattr(norm, "bias", None)
+        if shift_D is not None:
+            bias_E = weight_ED @ shift_D + (0 if bias_E is None else bias_E)
+        return cls.of(weight_ED * gain_D, bias_E)
+
+    def __call__(self, x_RD: Tensor, *, then: str = "none", form: str = "tanh") -> Tensor:
+        if self._suit(x_RD):
+            return self._by_panels(x_RD, f"gelu {form}" if then == "gelu" else then, None)
+        return cast(Tensor, mkldnn._linear_pointwise(x_RD, self.weight, self.bias, then, [], form))
+
+    def plus(self, x_RD: Tensor, other: Tensor, *, by: str = "add") -> Tensor:
+        if self._suit(x_RD):
+            return self._by_panels(x_RD, by, other.contiguous())
+        return cast(Tensor, mkldnn._linear_pointwise.binary(x_RD, other, self.weight, self.bias, by))
+
+    times = partialmethod(plus, by="mul")
+
+    def _suit(self, x_RD: Tensor) -> bool:
+        """Whether panels are there and faster: with many rows weights are not waited for."""
+        return self.panels is not None and len(x_RD) <= MOST_PANEL_ROWS and torch.get_num_threads() == 1
+
+    def _by_panels(self, x_RD: Tensor, after: str, other_RE: Tensor | None) -> Tensor:
+        kernels = compiled_kernels()
+        assert kernels is not None and self.panels is not None  # who has panels has the code
+        x_RD = x_RD.contiguous()
+        rows, inner, columns = len(x_RD), x_RD.shape[1], self.weight.shape[0]
+        result_RE = x_RD.new_empty(rows, columns)
+        given = (x_RD, self.panels, self.bias, other_RE, result_RE)
+        pointers = (None if tensor is None else tensor.data_ptr() for tensor in given)
+        kernels.linear(rows, inner, columns, AFTER.index(after), *pointers)
+        return result_RE
+
+
+def in_panels(parts: Sequence[Any]) -> list[Any]:
+    """Dataclasses whose products have panels as well, in one piece of memory in the order of their fields: the end of
+    one calls the beginning of the next. As they are without compiled code, and where that memory would be too much."""
+    products = [product for part in parts for product in _products(part).values()]
+    shapes = [(-(-product.weight.shape[0] // COLUMNS), product.weight.shape[1], COLUMNS) for product in products]
+    sizes = [math.prod(shape) for shape in shapes]
+    if compiled_kernels() is None or 4 * sum(sizes) > MOST_PANEL_BYTES:
+        return list(parts)
+    memory = iter(zip(torch.empty(sum(sizes)).split(sizes), shapes, strict=True))
+
+    def panelled(product: PackedLinear) -> PackedLinear:
+        numbers, shape = next(memory)
+        weight_ED = pad(product.weight.to_dense(), (0, 0, 0, -product.weight.shape[0] % COLUMNS))
+        panels = numbers.view(shape).copy_(weight_ED.view(-1, COLUMNS, shape[1]).transpose(1, 2))
+        return replace(product, panels=panels)
+
+    made = [{name: panelled(product) for name, product in _products(part).items()} for part in parts]
+    return [replace(part, **products) for part, products in zip(parts, made, strict=True)]
+
+
+def _products(part: Any) -> dict[str, PackedLinear]:
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    return {name: value for name, value in values.items() if isinstance(value, PackedLinear)}
 
 
 @dataclass(frozen=True)
@@ -163,12 +245,17 @@ def cut_rows(contexts: int, copies: int, threads: int) -> list[tuple[slice, slic
 def workers(count: int, process: int) -> ThreadPoolExecutor:
     """Threads of which each computes alone; those of `process`, since a forked child has none of its parent's."""
     usual, all_there = torch.get_num_threads(), Barrier(count + 1)
-    pool = ThreadPoolExecutor(count, "energylm-rows", initializer=partial(torch.set_num_threads, 1))
+    pool = ThreadPoolExecutor(count, "energylm-rows", initializer=_compute_alone)
     for _ in range(count):
         pool.submit(all_there.wait)
     all_there.wait()
     torch.set_num_threads(usual)  # for threads to come; those of the pool keep theirs
     return pool
+
+
+def _compute_alone() -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # a thread's first question takes over what is set by then, and so does its first operation
 
 
 def side_by_side(read: Callable[[Part], Result], parts: list[Part]) -> list[Result]:
@@ -201,6 +288,7 @@ def compiled(source: str, folder: Path) -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError, DiskFull):  # whatever it is, torch computes the same
         return None
     library.attend.argtypes = [_INT] * 8 + [_POINTER] * 8
+    library.linear.argtypes, library.linear.restype = [_INT] * 4 + [_POINTER] * 5, None
     library.block_weights.argtypes, library.block_weights.restype = [_INT] * 2 + [_POINTER] * 3, None
     library.normalise.argtypes, library.normalise.restype = [_INT, _INT, _FLOAT, _POINTER, _POINTER], None
     return library
