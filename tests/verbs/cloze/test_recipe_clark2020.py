@@ -37,8 +37,8 @@ def data(tmp_path, monkeypatch):
 
 @pytest.fixture
 def costs():
-    """The account of both scales, from the very settings that the siblings are trained with."""
-    steps = {scale: load_recipe("clark2020/compute").steps_at(scale) for scale in ("mini", "paper")}
+    """The account of all scales, from the very settings that the siblings are trained with."""
+    steps = {scale: load_recipe("clark2020/compute").steps_at(scale) for scale in ("mini", "desk", "paper")}
     return {
         scale: {
             name: make_step(step_verb("pretrain-costs", of[name].config), None) for name in ("costs", "paper_costs")
@@ -47,7 +47,7 @@ def costs():
     }
 
 
-@pytest.mark.parametrize("scale", ["mini", "paper"])
+@pytest.mark.parametrize("scale", ["mini", "desk", "paper"])
 def test_siblings_have_equal_compute(scale, costs):
     """Those without a budget of their own have the steps that it pays for, to half a step."""
     steps = load_recipe("clark2020/compute").steps_at(scale)

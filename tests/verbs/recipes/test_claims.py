@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from energylm.errors import ConfigError
-from energylm.verbs.recipes.claims import claims_table, difference_of, judge, look_up, mean_of_runs, paths, slope
+from energylm.verbs.recipes.claims import claims_table, difference_of, gated, judge, look_up, mean_of_runs, paths, slope
 
 RESULTS = {
     "base": {"ppl": 20.0, "name": "tiny", "nothing": None, "hole": math.nan},
@@ -193,3 +193,15 @@ def test_means_of_runs():
     assert mean_of_runs([1, 2]) == 1.5 and mean_of_runs([3, 3]) == 3 and mean_of_runs(["a", "b"]) == "a"
     assert mean_of_runs([[1, 2], [3, 4]]) == [2, 3] and mean_of_runs([[1], [2, 3]]) == [1]
     assert mean_of_runs([7]) == 7 and mean_of_runs([None, None]) is None
+
+
+def test_findings_are_not_judged_where_the_control_fails():
+    def claims(control):
+        runs = [{"a": {"x": 1.0, "y": 2.0}, "control": control}]
+        judged = [judge("c", "control > 20", runs, kind="ours"), judge("f", "a.x < a.y", runs)]
+        return gated([*judged, judge("s", "a.x < a.y", runs, kind="accounting")], ["c"])
+
+    assert [claim.verdict for claim in claims(30.0)] == ["holds"] * 3
+    control, finding, accounting = claims(0.0)
+    assert (control.verdict, finding.verdict, accounting.verdict) == ("does not hold", "cannot be told", "holds")
+    assert "the control “c” fails: control = 0" in finding.numbers and finding.difference is None

@@ -8,6 +8,7 @@ from energylm.errors import ConfigError
 from energylm.verbs.recipes.recipe import CORPUS, GRID, load_recipe, read_recipe, recipe_names, references
 from energylm.verbs.table import verb_class
 
+SAME = ("clark2020/compute",)  # nothing is trained: its scales take as long as each other
 RECIPE = {
     "title": "A title",
     "where": "table 1",
@@ -84,12 +85,27 @@ def test_the_recipes_of_the_issue_are_there():
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_has_scales_and_published_numbers(name):
-    """Of the scale between, which only long runs use, every step is checked here as the run would."""
+    """Of the scale between, which only long runs use, every step is checked here as the run would; it says of its own
+    how long it takes, and a scale that trains from seeds how often."""
     recipe = load_recipe(name)
-    assert {"mini", "paper"} <= set(recipe.scales)
-    for step_name, step in recipe.steps_at("desk").items() if "desk" in recipe.scales else ():
+    assert set(recipe.scales) == {"mini", "desk", "paper"}
+    desk, mini = recipe.scales["desk"], recipe.scales["mini"]
+    assert desk.minutes and mini.minutes and (name in SAME or desk.minutes > mini.minutes), "as long as mini?"
+    for step_name, step in recipe.steps_at("desk").items():
         if step.make != GRID and step_name != CORPUS:
             verb_class(step.make).checked(step.config, origin=f"{name}, step {step_name!r}")
     assert all(claim.published for claim in recipe.claims)
     for scale in recipe.scales.values():
         assert scale.steps and (scale.corpora or "corpus" not in scale.steps)
+
+
+def test_a_scale_has_seeds_of_its_own_and_its_corpora_come_first(tmp_path):
+    corpora = {"a": {"sources": ["x"]}, "b": {"sources": ["y"]}}
+    scales = {
+        "mini": {"corpora": corpora, "steps": RECIPE["scales"]["mini"]["steps"]},
+        "desk": {"like": "mini", "seeds": 3, "corpora": {"b": {}, "c": {"sources": ["z"]}}},
+    }
+    recipe = read_recipe(written(tmp_path, "one", RECIPE | {"scales": scales}))
+    assert list(recipe.scales["mini"].corpora) == ["a", "b"] and recipe.scales["mini"].seeds == 1
+    assert list(recipe.scales["desk"].corpora) == ["b", "c", "a"] and recipe.scales["desk"].seeds == 3
+    assert recipe.scales["desk"].corpora["b"] == {"sources": ["y"]}

@@ -23,7 +23,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, linear_regression, stdev
 from typing import Any, Literal
@@ -135,6 +135,20 @@ def judge(
     except (_Unknown, ZeroDivisionError, IndexError, ValueError, TypeError) as error:
         return JudgedClaim(says, predicate, published, "cannot be told", str(error), None, kind)
     return JudgedClaim(says, predicate, published, verdict, numbers, _deciding(parser.differences, verdict), kind)
+
+
+def gated(claims: Sequence[JudgedClaim], gates: Sequence[str]) -> list[JudgedClaim]:
+    """The claims, of which findings cannot be told where one of `gates`, controls by what they say, does not hold."""
+    broken = [claim for claim in claims if claim.says in gates and claim.verdict != "holds"]
+    if not broken:
+        return list(claims)
+    why = "; ".join(f"the control “{claim.says}” fails: {claim.numbers}" for claim in broken)
+    return [
+        replace(claim, verdict="cannot be told", numbers=why, difference=None)
+        if claim.kind in ("finding", "duplicate")
+        else claim
+        for claim in claims
+    ]
 
 
 def difference_of(differences: Sequence[float], *, as_numbers: bool, relative: float | None) -> Difference:

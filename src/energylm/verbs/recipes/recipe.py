@@ -3,7 +3,7 @@
     steps     what is made, each from others:    base: {make: lm train, config: {corpus: "@corpus"}}
     scales    mini (minutes on 2 CPU cores), desk (hours) and paper (the published sizes): corpora to choose from, and
               the settings of each step that differ. A step that a scale does not name is not made at that scale; a
-              scale `like` another lays its own settings over those of that one.
+              scale `like` another lays its own settings over those of that one; its own corpora come first.
     corpora   alternatives, of which the first whose data are here is taken: each a corpus ({sources: …}, the step
               `corpus`) or a set ({books: {sources: …}, news: …}: steps `books`, `news`, and `corpus`, their union,
               whose byte-level BPE they share; Bakhtin et al. 2019 §4.1 take the vocabulary from CC-News alone)
@@ -47,7 +47,8 @@ class ScaleConfig(Config):
     """What a scale adds."""
 
     like: Scale | None = Field(None, description="Another scale whose settings hold here, too, where none are given.")
-    minutes: float | None = Field(None, gt=0, description="About how long everything takes on 2 CPU cores.")
+    minutes: float | None = Field(None, gt=0, description="About how long everything takes on 2 CPU cores, all seeds.")
+    seeds: int = Field(1, ge=1, description="Runs with seeds of their own, unless --seeds says otherwise.")
     corpora: dict[str, dict[str, Any]] = Field(
         {},
         description="By name: settings of the step `corpus`, or a set of corpora with settings each; sources under "
@@ -97,6 +98,11 @@ class ClaimConfig(Config):
         "(sizes, counts); ours: not in the paper; simulated: planted in made-up data. Findings alone are counted.",
     )
     headline: bool = Field(False, description="Whether it stands on the first page of results.")
+    gate: bool = Field(
+        False,
+        description="Whether it is a control: where it does not hold the instrument is broken, and no finding of the "
+        "recipe is judged.",
+    )
 
     @field_validator("holds_if")
     @classmethod
@@ -177,7 +183,10 @@ def read_recipe(file: Path) -> Recipe:
         if like := settings.get("like"):
             if like == scale or like not in values["scales"]:
                 raise ConfigError(f"{file}: scale {scale} is like {like!r}, which is no other scale of it")
-            values["scales"][scale] = merged(values["scales"][like], settings)
+            both = merged(values["scales"][like], settings)
+            own = settings.get("corpora", {})
+            both["corpora"] = {name: both["corpora"][name] for name in (*own, *both.get("corpora", {}))}
+            values["scales"][scale] = both
     return Recipe.checked(values, origin=str(file))
 
 

@@ -45,8 +45,11 @@ class Reproduce(Verb):
     scale: Scale = Field(
         "mini", description="mini: minutes on 2 CPU cores; desk: hours; paper: the published sizes, for a cluster."
     )
-    seeds: int = Field(
-        1, ge=1, description="Runs with seeds of their own; from two on every claim has an interval over them."
+    seeds: int | None = Field(
+        None,
+        ge=1,
+        description="Runs with seeds of their own; from two on every claim has an interval over them. None = as many "
+        "as the recipe's scale says.",
     )
     corpus: str | None = Field(
         None, description="Which of the recipe's corpora; without it the first whose data are here."

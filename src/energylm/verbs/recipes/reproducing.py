@@ -22,7 +22,7 @@ from energylm.report.grid_report import grid_sections
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Section, Text, write_report
 from energylm.tables import Table
-from energylm.verbs.recipes.claims import JudgedClaim, claims_table, judge, look_up, mean_of_runs, paths
+from energylm.verbs.recipes.claims import JudgedClaim, claims_table, gated, judge, look_up, mean_of_runs, paths
 from energylm.verbs.recipes.grid import Grid
 from energylm.verbs.recipes.grid_steps import expand_grid
 from energylm.verbs.recipes.recipe import (
@@ -74,14 +74,16 @@ class RecipePlan:
 
 
 def plan_recipe(
-    name: str, *, scale: Scale, corpus: str | None = None, seeds: int = 1, store: ArtefactStore | None = None
+    name: str, *, scale: Scale, corpus: str | None = None, seeds: int | None = None, store: ArtefactStore | None = None
 ) -> RecipePlan:
-    """Check the recipe and find out what is already there. Makes nothing. With several seeds the steps of further runs
-    follow, called `step~2`, `step~3` …; what does not depend on a seed is one step for all runs."""
+    """Check the recipe and find out what is already there. Makes nothing. With several seeds (none: as many as the
+    scale says) the steps of further runs follow, called `step~2`, `step~3` …; what does not depend on a seed is one
+    step for all runs."""
     store = store or ArtefactStore()
     recipe = load_recipe(name)
     if scale not in recipe.scales:
         raise ConfigError(f"recipe {name} has no scale {scale!r}; it has: {', '.join(recipe.scales)}")
+    seeds = seeds or recipe.scales[scale].seeds
     chosen, steps = "", recipe.steps_at(scale)
     if CORPUS in steps:
         chosen = choose_corpus(recipe.scales[scale].corpora, wanted=corpus)
@@ -181,21 +183,23 @@ def reproduce(
     *,
     scale: Scale,
     corpus: str | None = None,
-    seeds: int = 1,
+    seeds: int | None = None,
     output: Path | None = None,
     store: ArtefactStore | None = None,
 ) -> Reproduction:
-    """Make the recipe's report in the folder `output`, else under ENERGYLM_HOME/results; with several `seeds` as often
-    as that, and claims get intervals."""
+    """Make the recipe's report in the folder `output`, else under ENERGYLM_HOME/results; with several `seeds` (none: as
+    many as the scale says) as often as that, and claims get intervals."""
     store = store or ArtefactStore()
     plan = plan_recipe(name, scale=scale, corpus=corpus, seeds=seeds, store=store)
+    seeds = plan.seeds
     made = make_steps(plan.steps, store=store)
     runs = [_results_of(made, run) for run in range(1, seeds + 1)]
     results = mean_of_runs(runs)
-    claims = [
+    judged = [
         judge(claim.says, claim.holds_if, runs, published=claim.published, kind=claim.kind)
         for claim in plan.recipe.claims
     ]
+    claims = gated(judged, [claim.says for claim in plan.recipe.claims if claim.gate])
     parts = [*name.split("/"), scale, plan.corpus, f"{seeds}-seeds" if seeds > 1 else ""]
     folder = output or home_folder() / "results" / "-".join(filter(None, parts))
     page = write_report(folder, title=_title(plan), sections=[*_sections(plan, results, claims), steps_section(made)])
