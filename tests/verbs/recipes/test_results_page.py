@@ -83,12 +83,12 @@ def kept(tmp_path):
 
 
 def test_findings_are_counted_by_verdict_and_the_rest_apart(kept):
-    """Of the three claims of that recipe one is the paper's. Teeth: without their kinds all would be counted."""
-    assert [claim.kind for claim in load_recipe("deng2020/pretrained").claims] == ["ours", "finding", "ours"]
+    """Of the four claims of that recipe one is the paper's. Teeth: without their kinds all would be counted."""
+    assert [claim.kind for claim in load_recipe("deng2020/pretrained").claims] == ["ours", "finding", "ours", "ours"]
     page = pages(kept)["results.md"]
     table = page.split("## How many hold")[1]
     assert "| deng2020 | 1 | 0 | 0 | 0 | 0 | 1 | 1 |\n| all findings | 1 |" in table
-    assert "| (ours) | 0 | 1 | 0 | 0 | 1 | 2 | 1 |" in table  # the certificate is not judged in this kept result
+    assert "| (ours) | 0 | 1 | 0 | 0 | 2 | 3 | 1 |" in table  # certificates are not judged in this kept result
     headlines = page.split("## Headlines")[1].split("##")[0]
     row = (
         "| deng2020/pretrained, scale mini | the joint model lies below its base | holds | +50.0% (+48.8% to +51.2%) |"
@@ -99,9 +99,25 @@ def test_findings_are_counted_by_verdict_and_the_rest_apart(kept):
 
 def test_a_claim_that_its_recipe_has_withdrawn_is_not_counted(kept):
     result = json.loads((kept / "kept.json").read_text())
-    assert len(claims_of([result])) == 3
+    assert len(claims_of([result])) == 4
     result["sections"]["claims"]["rows"][0]["claim"] = "said once, and never again"
-    assert [claim.verdict for claim in claims_of([result])] == ["holds", NOT_JUDGED, NOT_JUDGED]
+    assert [claim.verdict for claim in claims_of([result])] == ["holds", *[NOT_JUDGED] * 3]
+
+
+def test_hours_that_are_declared_and_not_run(kept):
+    """A kept run at scale desk takes its hours out of the sum. Teeth: one at scale mini does not."""
+
+    def left():
+        table = pages(kept)["results.md"].split("what is declared and not run")[1].split("##")[0]
+        return next(line for line in table.splitlines() if line.startswith("| deng2020")).split("|")[2:5]
+
+    recipes, of_desk, hours = left()
+    assert (int(recipes), int(of_desk)) == (7, 0)
+    result = json.loads((kept / "kept.json").read_text())
+    (kept / "kept.json").write_text(json.dumps(result | {"title": result["title"].replace("mini", "desk, news")}))
+    minutes = load_recipe("deng2020/pretrained").scales["desk"].minutes
+    recipes, of_desk, fewer = left()
+    assert int(of_desk) == 1 and float(hours) - float(fewer) == pytest.approx(minutes / 60, abs=0.1)
 
 
 def test_the_forest_has_findings_with_what_was_published(kept):
