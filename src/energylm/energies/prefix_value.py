@@ -34,8 +34,8 @@ from energylm.records import Record
 VALUE_FILE = "value.json"
 KNOTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FOLDS = 4
-HEAD_RIDGES = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 1e6)  # on u, of states of unit variance; the last leaves none of it
-LINE_RIDGES = (0.1, 1.0, 10.0)  # nats for a parameter that moves the value by one from least squares
+HEAD_RIDGES = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1e6)  # on u, of states of unit variance; the last leaves none of it
+LINE_RIDGES = (0.1, 1.0, 10.0, 100.0)  # nats for a parameter that moves the value by one from least squares
 NEWTON_STEPS = 100
 UNLIKELY = 1.0  # nats above the worst of what is allowed
 
@@ -204,12 +204,15 @@ def _held_out_loss(samples: Cuts) -> float:
 def fitted(samples: Cuts) -> Tensor:
     """(P,) parameters, pulled as hard as is best for contexts that they were not fitted to."""
     head = 0.0
-    if samples.features_SP.shape[1] > LINE:
-        head = _best(HEAD_RIDGES, samples, least_squares, Cuts.squares)
 
     def least(part: Cuts, ridge: float) -> Tensor:
         return least_linex(part, least_squares(part, head), ridge, head)
 
+    def least_with_head(part: Cuts, ridge: float) -> Tensor:
+        return least_linex(part, least_squares(part, ridge), LINE_RIDGES[-1], ridge)
+
+    if samples.features_SP.shape[1] > LINE:  # by the loss itself: squares do not see a value that is far too low
+        head = _best(HEAD_RIDGES, samples, least_with_head, Cuts.linex)
     return least(samples, _best(LINE_RIDGES, samples, least, Cuts.linex))
 
 
