@@ -13,7 +13,6 @@ Relations  `models.decoders` supplies decoders; `bundles.language_model` does th
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -145,6 +144,7 @@ def stream_continuations(
                 eos_token_id=eos_token_id,
                 progress=progress,
             )
+            del state  # before the next fork, which would stand beside it
             shape = (len(chosen), len(copies))
             yield Piece(
                 contexts=chosen,
@@ -166,10 +166,9 @@ def _for_each(value: Value | Sequence[Value], count: int) -> list[Value]:
 
 
 def _even_ranges(n: int, *, at_most: int) -> list[range]:
-    """0 … n−1 in as few ranges as possible, of nearly equal size."""
-    pieces = -(-n // at_most)
-    edges = [n * piece // pieces for piece in range(pieces + 1)]
-    return [range(start, stop) for start, stop in pairwise(edges)]
+    """0 … n−1 in as few ranges as possible, all of one size but the last: what a micro-batch took fits the next."""
+    size = -(-n // -(-n // at_most))
+    return [range(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 @torch.no_grad()
