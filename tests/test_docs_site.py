@@ -136,7 +136,10 @@ def test_the_tables_of_samplers_are_those_that_were_measured():
     kept = json.loads(samplers.KEPT.read_text(encoding="utf-8"))
     text = samplers.PAGE.read_text(encoding="utf-8")
     assert samplers.page(text, kept) == text
-    kept["smc"][0]["log_z"][0] += 1.0  # teeth
+    kept["nested"][0]["learnt"][0] += 1.0  # teeth
+    assert samplers.page(text, kept) != text
+    kept["nested"][0]["learnt"][0] -= 1.0
+    kept["smc"][0]["log_z"][0] += 1.0
     assert samplers.page(text, kept) != text
     # What a run is worth: two exact runs are n samples each, an error of 1 is less than one.
     assert samplers.worth([[2.0, 2.0]], [2.0], 32) == {"error": 0.0, "effective": 32.0, "width": 0.0}
