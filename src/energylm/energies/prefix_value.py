@@ -34,16 +34,8 @@ from energylm.records import Record
 VALUE_FILE = "value.json"
 KNOTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FOLDS = 4
-HEAD_RIDGES = (
-    1e-4,
-    1e-3,
-    0.01,
-    0.1,
-    1.0,
-    10.0,
-    100.0,
-    1e6,
-)  # on u, of states of unit variance; the last leaves none of it
+# On u, of states of unit variance; the last leaves none of it.
+HEAD_RIDGES = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1e6)
 LINE_RIDGES = (0.1, 1.0, 10.0, 100.0)  # nats for a parameter that moves the value by one from least squares
 NEWTON_STEPS = 100
 UNLIKELY = 1.0  # nats above the worst of what is allowed
