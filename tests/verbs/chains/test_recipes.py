@@ -121,7 +121,8 @@ def test_reports_and_claims_find_their_numbers(name):
     run = dict.fromkeys(NUMBERS, 0.5) | {"by_epoch": CURVES, "diagnosis": diagnosis, "convention": "made up"}
     results = dict.fromkeys(recipe.steps, run)
     validation = dict.fromkeys(("loss", "length_accuracy", "bleu"), 1.0)
-    results["cmlm"] = {"parameters": 1.0, "epochs": 1.0, "validation": validation}
+    translator = {"parameters": 1.0, "epochs": 1.0, "steps": 1, "validation": validation}
+    results |= dict.fromkeys({"cmlm", "cmlm_weak", "cmlm_half"} & set(recipe.steps), translator)
     assert all(_section(section, results) for section in recipe.report)
     assert {judge(claim.says, claim.holds_if, [results]).verdict for claim in recipe.claims} <= {
         "holds",
