@@ -12,8 +12,9 @@ no score notices, so a rotation is one complex product. What lies between two pr
 From `ROWS_A_THREAD` rows on, each thread steps rows of its own from the embedding to the logits, instead of all threads
 sharing each of some hundred operations and waiting for the last at its end.
 
-The packed weights are a second copy (at most `MOST_BYTES`), made again when the network's own have changed. Networks
-whose every part is known to be of these forms are served, each compared with a plain pass first (`why_not_packed`).
+The packed weights are a second copy (at most `MOST_BYTES`), panels of them for few rows a third (`kernels.in_panels`),
+made again when the network's own have changed. Networks whose every part is known to be of these forms are served, each
+compared with a plain pass first (`why_not_packed`).
 
 Relations  `shared_prefix` serves all other families; `decoders` chooses.
 """
