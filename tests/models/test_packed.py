@@ -9,7 +9,7 @@ import transformers
 from torch import nn
 
 from energylm.config.sampling import Truncation
-from energylm.models import packed
+from energylm.models import packed, shared_prefix_attention
 from energylm.models.decoders import decoder_for
 from energylm.models.packed import PackedDecoder, why_not_packed
 from energylm.models.shared_prefix import SharedPrefixDecoder
@@ -154,6 +154,24 @@ def test_changed_weights_are_packed_again(change, monkeypatch):
 def test_unchanged_weights_are_packed_once():
     network = llama()
     assert packed.packed_network(network) is packed.packed_network(network)
+
+
+def test_the_same_contexts_are_read_once(monkeypatch):
+    decoder, readings, right = PackedDecoder(llama()), [], packed.read_causally
+    monkeypatch.setattr(packed, "read_causally", lambda *given: readings.append(given) or right(*given))
+    prefix, logits_BV = decoder.prefill(CONTEXTS)
+    expected_BV = logits_BV.clone()
+    logits_BV[:, 3] = float("-inf")  # as `ForbiddenTokensDecoder` does
+    again, others_BV = decoder.prefill([list(context) for context in CONTEXTS])
+    assert again is prefix and torch.equal(others_BV, expected_BV) and len(readings) == 1
+    decoder.prefill(CONTEXTS[:1])  # in other company a context is read anew
+    decoder.prefill(CONTEXTS[::-1])
+    assert len(readings) == 3
+    # the oldest goes where all would take too much
+    monkeypatch.setattr(shared_prefix_attention, "KEPT_BYTES", 2 * (prefix.nbytes + logits_BV.nbytes))
+    for contexts, read in ((CONTEXTS, 3), (CONTEXTS[::-1], 3), ([[9] * 9], 4), (CONTEXTS[::-1], 4), (CONTEXTS, 5)):
+        decoder.prefill(contexts)
+        assert len(readings) == read
 
 
 @pytest.mark.parametrize("truncation", [Truncation(), Truncation(top_k=5, temperature=0.8)])

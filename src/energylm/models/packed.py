@@ -9,6 +9,7 @@ done while it is still in registers. Queries, keys and values come from one prod
 weights: a norm's gain and shift, the scale of attention. A rotary pair (i, i + D/2) is made a pair of neighbours, which
 no score notices, so a rotation is one complex product. What lies between two products is a call of `numerics.kernels`.
 
+Contexts that were read last are kept: who asks for the very same ones again need not wait.
 From `ROWS_A_THREAD` rows on, each thread steps rows of its own from the embedding to the logits, instead of all threads
 sharing each of some hundred operations and waiting for the last at its end.
 
@@ -21,7 +22,7 @@ Relations  `shared_prefix` serves all other families; `decoders` chooses.
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,7 +42,7 @@ from transformers.pytorch_utils import Conv1D
 
 from energylm.models.contexts import asks_for_own_passes, check_network, pad_contexts
 from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_plain
-from energylm.models.shared_prefix_attention import Prefix
+from energylm.models.shared_prefix_attention import Prefix, ReadContexts
 from energylm.numerics.kernels import (
     LayerCache,
     PackedLinear,
@@ -83,6 +84,7 @@ class PackedNetwork:
     heads: int
     kv_heads: int
     head_width: int
+    contexts: ReadContexts = field(default_factory=ReadContexts)
 
     def rotation(self, position_B: Tensor) -> Tensor | None:
         """(B, D / 2) complex."""
@@ -142,11 +144,16 @@ class PackedDecoder:
     def vocabulary_size(self) -> int:
         return self._reader.vocabulary_size
 
-    @torch.no_grad()
     def prefill(self, contexts: Sequence[Sequence[int]]) -> tuple[Prefix, Tensor]:
         ids_BP, lengths_B = pad_contexts(contexts, device=torch.device("cpu"))
         check_network(self.network, longest=ids_BP.shape[1])
-        packed, keys, values = packed_network(self.network), [], []
+        packed = packed_network(self.network)
+        return packed.contexts.get(contexts, lambda: self._read(packed, ids_BP, lengths_B))
+
+    @torch.no_grad()
+    def _read(self, packed: PackedNetwork, ids_BP: Tensor, lengths_B: Tensor) -> tuple[Prefix, Tensor]:
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
         as_it_was = slice(None) if packed.frequency is None else rotary_pairs(packed.head_width).argsort()
 
         def attention(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -155,7 +162,7 @@ class PackedDecoder:
             return attend_alone(packed, layer, query, key, value)
 
         states_BPE = read_causally(packed, ids_BP[:, None], torch.zeros_like(lengths_B), attention)[:, 0]
-        last_BE = states_BPE[torch.arange(len(contexts)), lengths_B - 1]
+        last_BE = states_BPE[torch.arange(len(ids_BP)), lengths_B - 1]
         return Prefix(keys, values, lengths_B), packed.logits(last_BE)
 
     @torch.no_grad()

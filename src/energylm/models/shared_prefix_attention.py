@@ -11,7 +11,7 @@ Relations  `shared_prefix` drives a network with it; `decoders` has the fallback
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, cast
@@ -22,6 +22,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 ATTENTION_NAME = "energylm_shared_prefix"
+KEPT_BYTES = 64 << 20  # of contexts that were read
 _SWITCHING = threading.RLock()
 
 
@@ -42,6 +43,31 @@ class Prefix:
     @property
     def padded(self) -> bool:
         return bool((self.lengths_B != self.keys[0].shape[2]).any())
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+
+
+Reading = tuple[Prefix, Tensor]
+
+
+class ReadContexts:
+    """The last batches of contexts, with what was read of them. A batch is found again as a whole only: read in other
+    company its numbers would be rounded otherwise, and a job that goes on after a crash would not be the same."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[tuple[int, ...], ...], tuple[Prefix, Tensor]] = {}  # the newest last
+
+    def get(
+        self, contexts: Sequence[Sequence[int]], read: Callable[[], tuple[Prefix, Tensor]]
+    ) -> tuple[Prefix, Tensor]:
+        """A prefix, which nobody changes, and logits (B, V), which anybody may."""
+        batch = tuple(map(tuple, contexts))
+        found = self._kept[batch] = self._kept.pop(batch, None) or read()
+        while sum(prefix.nbytes + logits.nbytes for prefix, logits in self._kept.values()) > KEPT_BYTES:
+            del self._kept[next(iter(self._kept))]
+        return found[0], found[1].clone()
 
 
 class SuffixLayer(CacheLayerMixin):
