@@ -19,6 +19,10 @@ class ConfigError(EnergyLMError):
     """A configuration that cannot be used: unknown key, value out of range, contradiction."""
 
 
+class TooFewAccepted(ConfigError):
+    """A sampler refused more candidates than it may, which is a matter of chance: other random numbers may do."""
+
+
 class DataError(EnergyLMError):
     """A file or corpus that cannot be read as what it claims to be."""
 

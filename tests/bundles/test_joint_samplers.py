@@ -9,7 +9,7 @@ import torch
 
 from energylm import ResidualModel
 from energylm.config.sampling import JointSampling
-from energylm.errors import ConfigError
+from energylm.errors import ConfigError, TooFewAccepted
 from energylm.registry import JOINT_SAMPLERS
 from energylm.testing import (
     TabularEnergy,
@@ -84,11 +84,11 @@ def test_particles_estimate_log_z(lookahead):
 
 
 def test_rejection_says_what_it_lacks():
-    with pytest.raises(ConfigError, match="needs a bound"):
-        model().sample_batch([CONTEXT], options("rejection", bound=None))
+    with pytest.raises(ConfigError, match="needs a bound"):  # before anything is drawn
+        JointSampling.checked({"sampler": "rejection"})
     with pytest.raises(ConfigError, match="above the bound"):
         model().sample_batch([CONTEXT], options("rejection", bound=-LOWEST - 1))
-    with pytest.raises(ConfigError, match="accepted, but 3 shall be kept"):
+    with pytest.raises(TooFewAccepted, match="accepted, but 3 shall be kept"):
         model().sample_batch([CONTEXT], options("rejection", bound=-LOWEST + 7, draws=3))
 
 

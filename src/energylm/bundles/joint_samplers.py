@@ -89,11 +89,7 @@ def _weighed(log_weight_N: Tensor) -> SamplerReport:
 
 def rejected(log_weight_BN: Tensor, requests: Sequence[PoolRequest]) -> list[Chosen]:
     log_bound = requests[0].options.bound
-    if log_bound is None:
-        raise ConfigError(
-            "sampler rejection needs a bound: the largest log-weight that any text can have (for an energy that is "
-            "never below E0 that is −E0); give it, or take sampler quasi-rejection"
-        )
+    assert log_bound is not None  # the config sees to it
     log_bound_B = torch.full_like(log_weight_BN[:, 0], log_bound)
     check_bound(log_weight_BN, log_bound_B)
     return _accepted("rejection", log_weight_BN, log_bound_B, torch.zeros_like(log_bound_B), requests)

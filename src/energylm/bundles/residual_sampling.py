@@ -199,6 +199,14 @@ class JointSample(Record):
         return LinePlot(lines, x_label="candidates", y_label="part of the weight")
 
 
+def tokens_of_a_candidate(options: JointSampling) -> int:
+    """How many tokens are drawn for each of the n candidates of a chunk, at most: a chain writes its text anew with
+    every move."""
+    if options.sampler == "suffix":
+        return tokens_of_a_chain(options.max_new_tokens, options.block_tokens, options.moves)
+    return options.max_new_tokens
+
+
 def sample_joint(
     draws: WeightedDraws,
     texts: JointTexts,
@@ -216,10 +224,7 @@ def sample_joint(
     pools: list[list[CandidatePool]] = [[] for _ in contexts]
     longest = [0] * len(contexts)  # text that the energy has read
     running = list(range(len(contexts)))
-    of_each = options.max_new_tokens
-    if options.sampler == "suffix":
-        of_each = tokens_of_a_chain(of_each, options.block_tokens, options.moves)
-    total = len(contexts) * options.n * of_each * options.chunks
+    total = len(contexts) * options.n * tokens_of_a_candidate(options) * options.chunks
     with progress("sampling candidates", total=total, unit="token") as bar:
         for chunk in range(options.chunks):
             chunk_seed = derive_seed(seed, "chunk", chunk) if chunk else seed

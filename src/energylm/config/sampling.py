@@ -92,13 +92,18 @@ class JointSampling(Config):
     lookahead: str = Lookahead
 
     @model_validator(mode="after")
-    def _check_counts(self) -> Self:
+    def _check_together(self) -> Self:
         if self.draws > self.n:
             raise ValueError(f"draws {self.draws} of n {self.n} candidates: keep fewer or draw more candidates")
         if self.draws > 1 and self.chunks > 1:
             raise ValueError(
                 f"draws {self.draws} with chunks {self.chunks}: a long text goes on from one choice; take draws 1 and "
                 "several seeds instead"
+            )
+        if self.sampler == "rejection" and self.bound is None:
+            raise ValueError(
+                "sampler rejection needs a bound: the largest log-weight that any text can have (for an energy that is "
+                "never below E0 that is −E0); give it, or take sampler quasi-rejection"
             )
         return self
 

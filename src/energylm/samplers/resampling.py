@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from energylm.contracts import Choices
-from energylm.errors import ConfigError
+from energylm.errors import ConfigError, TooFewAccepted
 
 Weights = Literal["paper", "corrected"]
 _ROUNDING = 1e-9  # a weight that reaches its bound may be computed as a little more
@@ -90,7 +90,7 @@ def first_accepted(accepted_BN: Tensor, *, draws: int) -> list[list[int]]:
     kept: list[list[int]] = [row.nonzero()[:draws, 0].tolist() for row in accepted_BN]
     fewest, n = min(map(len, kept)), accepted_BN.shape[1]
     if fewest < draws:
-        raise ConfigError(
+        raise TooFewAccepted(
             f"of {n:,} candidates {fewest or 'none'} {'was' if fewest < 2 else 'were'} accepted, but {draws} shall be "
             "kept; draw more candidates, lower the bound (quasi-rejection), or take sampler independence or smc"
         )

@@ -4,7 +4,10 @@ The language of the first part is a table of 3 tokens: after a context of 1 ther
 the law of what the server returns is known. The second part has tiny networks and text.
 """
 
+import asyncio
 import json
+import threading
+from typing import get_args
 
 import pytest
 
@@ -15,6 +18,8 @@ from starlette.testclient import TestClient
 
 from energylm.apps.serve.app import create_app
 from energylm.apps.serve.completer import Completer, completion_response, cut_at_stop
+from energylm.apps.serve.queue import ModelQueue, ServeMetrics
+from energylm.apps.serve.schemas import Sampler
 from energylm.apps.serve.services import Services
 from energylm.apps.serve.verb import ServeLimits
 from energylm.bundles import weighted_draws
@@ -25,6 +30,9 @@ from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.scorer import CausalScorer, Scorer
 from energylm.bundles.text_energy import Energy
 from energylm.config.sampling import JointSampling, Truncation
+from energylm.errors import TooFewAccepted
+from energylm.registry import JOINT_SAMPLERS
+from energylm.samplers.suffix_metropolis import tokens_of_a_chain
 from energylm.testing import (
     TabularEnergy,
     TabularLanguageModel,
@@ -73,17 +81,15 @@ def texts(answer):
 
 def test_texts_have_the_joint_models_law(tabular):
     """2,048 texts from 8 seeds, 256 independent pools each, against enumeration by chi-square (false alarm 1e-4)."""
-    base = exact_language_model(TABLE.lm, [1], max_new_tokens=NEW)
-    exact = exact_joint(TABLE.lm, TABLE.energy, [1], max_new_tokens=NEW)
     drawn = [
         [int(token) for token in text.split()]
         for seed in range(8)
         for text in texts(ask(tabular, prompt=[[1]] * 16, n=16, max_tokens=NEW, seed=seed, energy={"proposals": 100}))
     ]
-    counts = exact.counts(torch.tensor(drawn), torch.full((len(drawn),), NEW))
-    assert_same_distribution(counts, exact.probabilities)
+    counts = EXACT.counts(torch.tensor(drawn), torch.full((len(drawn),), NEW))
+    assert_same_distribution(counts, EXACT.probabilities)
     with pytest.raises(AssertionError, match="chi-square"):  # teeth: the language model's own law is another
-        assert_same_distribution(counts, base.probabilities)
+        assert_same_distribution(counts, BASE.probabilities)
 
 
 def test_joint_sampling_over_http_is_that_of_the_model(client, joint):
@@ -103,33 +109,170 @@ def test_joint_sampling_over_http_is_that_of_the_model(client, joint):
     assert answer["usage"]["completion_tokens"] == sum(len(sample.tokens[0]) for sample in expected)
 
 
-@pytest.mark.parametrize("sampler", ["quasi-rejection", "independence", "smc"])
-def test_other_samplers_over_http_are_those_of_the_model(client, joint, sampler):
+def test_the_samplers_are_those_of_the_model():
+    assert get_args(Sampler) == JOINT_SAMPLERS.names()
+
+
+@pytest.mark.parametrize(
+    ("own", "less"),
+    [
+        ({"sampler": "rejection", "bound": 0.5}, {}),
+        ({"sampler": "quasi-rejection"}, {}),
+        ({"sampler": "quasi-rejection", "bound": -1.5}, {"sampler": "quasi-rejection"}),
+        ({"sampler": "independence"}, {}),
+        ({"sampler": "suffix", "moves": 9}, {"sampler": "suffix"}),
+        ({"sampler": "suffix", "moves": 6, "block_tokens": 3}, {"sampler": "suffix", "moves": 6}),
+        ({"sampler": "smc"}, {}),
+        ({"power": 3.0}, {}),
+    ],
+    ids=str,
+)
+def test_other_samplers_over_http_are_those_of_the_model(client, joint, own, less):
+    """Teeth: with less said the texts are others, so each option is read."""
     prompt = "The old miller"
     asked = {"prompt": prompt, "n": 2, "max_tokens": 8, "seed": 11}
-    answer = ask(client, **asked, energy={"proposals": 16, "sampler": sampler})
-    expected = joint.sample_batch([prompt] * 2, JointSampling(sampler=sampler, n=16, max_new_tokens=8), seed=11)
+    answer = ask(client, **asked, energy={"proposals": 16, **own})
+    expected = joint.sample_batch([prompt] * 2, JointSampling(n=16, max_new_tokens=8, **own), seed=11)
     assert texts(answer) == [sample.text for sample in expected]
-    assert [sample.report.sampler for sample in expected] == [sampler] * 2
-    assert texts(answer) != texts(ask(client, **asked, energy={"proposals": 16}))  # teeth: it is not resampled
+    told = [choice["energylm"].get("report") for choice in answer["choices"]]
+    if "sampler" in own:
+        assert [report["verdict"] for report in told] == [sample.report.verdict for sample in expected]
+        assert [report["sampler"] for report in told] == [own["sampler"]] * 2
+    assert [choice["energylm"]["ess"] for choice in answer["choices"]] == pytest.approx(
+        [sample.report.effective for sample in expected], rel=1e-3
+    )
+    assert texts(answer) != texts(ask(client, **asked, energy={"proposals": 16, **less}))
 
 
-@pytest.mark.parametrize("sampler", ["independence", "smc"])
-def test_their_texts_have_the_joint_models_law(tabular, sampler):
+EXACT, BASE = (
+    exact_joint(TABLE.lm, TABLE.energy, [1], max_new_tokens=NEW),
+    exact_language_model(TABLE.lm, [1], max_new_tokens=NEW),
+)
+LARGEST = float((EXACT.log_prob - BASE.log_prob).max() + EXACT.log_partition)  # log-weight of any text: a bound
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"sampler": "independence", "proposals": 100},
+        {"sampler": "smc", "proposals": 100},
+        {"sampler": "rejection", "proposals": 20, "bound": LARGEST},
+        {"sampler": "suffix", "proposals": 2, "moves": 30},
+    ],
+    ids=lambda own: own["sampler"],
+)
+def test_their_texts_have_the_joint_models_law(tabular, own):
     """As above, 1,024 texts of each sampler."""
-    exact = exact_joint(TABLE.lm, TABLE.energy, [1], max_new_tokens=NEW)
-    options = {"n": 16, "max_tokens": NEW, "energy": {"proposals": 100, "sampler": sampler}}
+    options = {"n": 16, "max_tokens": NEW, "energy": own}
     answers = [ask(tabular, prompt=[[1]] * 16, seed=seed, **options) for seed in range(4)]
     drawn = [[int(token) for token in text.split()] for answer in answers for text in texts(answer)]
-    counts = exact.counts(torch.tensor(drawn), torch.full((len(drawn),), NEW))
-    assert_same_distribution(counts, exact.probabilities)
+    counts = EXACT.counts(torch.tensor(drawn), torch.full((len(drawn),), NEW))
+    assert_same_distribution(counts, EXACT.probabilities)
     with pytest.raises(AssertionError, match="chi-square"):  # teeth
-        assert_same_distribution(counts, exact_language_model(TABLE.lm, [1], max_new_tokens=NEW).probabilities)
+        assert_same_distribution(counts, BASE.probabilities)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"sampler": "rejection", "bound": 0.5},
+        {"sampler": "quasi-rejection", "bound": -1.5, "distance": 0.3},
+        {"sampler": "suffix", "moves": 3, "block_tokens": 7, "power": 2.0},
+        {"sampler": "smc", "block_tokens": 3},
+    ],
+    ids=lambda own: own["sampler"],
+)
+def test_every_option_arrives_as_it_was_said(joint, monkeypatch, own):
+    """And what was not said has the default of `energylm generate`."""
+    completer, seen = Completer(joint), []
+    monkeypatch.setattr(
+        completer,
+        "complete",
+        lambda tasks, is_wanted: [seen.append(task) or completion_response(task, []) for task in tasks],
+    )
+    client = TestClient(create_app(Services("tiny", completer)))
+    ask(client, prompt="x", max_tokens=5, top_k=9, energy={"proposals": 6, "weights": "corrected", **own})
+    truncation = Truncation(top_k=9)
+    told = JointSampling(n=6, max_new_tokens=5, truncation=truncation, weights="corrected", **own)
+    assert [task.joint_sampling for task in seen] == [told]
 
 
 def test_an_unknown_sampler_is_refused(client):
-    answer = client.post("/v1/completions", json={"prompt": "x", "energy": {"sampler": "suffix"}})
-    assert answer.status_code == 400 and "quasi-rejection" in answer.text
+    answer = client.post("/v1/completions", json={"prompt": "x", "energy": {"sampler": "prefix"}})
+    assert answer.status_code == 400 and "quasi-rejection" in answer.text and "suffix" in answer.text
+
+
+def test_too_few_moves_tell_nothing(tabular):
+    """Two chains of one move have no R-hat and no effective draws, which JSON could not say as NaN."""
+    (choice,) = ask(tabular, prompt=[1], max_tokens=NEW, energy={"sampler": "suffix", "proposals": 2, "moves": 1})[
+        "choices"
+    ]
+    assert choice["energylm"]["ess"] is None and not choice["energylm"]["report"]["is_trusted"]
+    assert "run longer" in choice["energylm"]["warning"]
+
+
+TOO_HIGH = LARGEST + 30  # a bound, but e^30 draws are accepted once
+
+
+def test_a_request_whose_candidates_are_all_refused_says_the_cure(tabular):
+    """422, which OpenAI's clients do not try again by themselves; with the seed, since another one may do."""
+    body = {"prompt": [1], "max_tokens": NEW, "seed": 17, "energy": {"sampler": "rejection", "proposals": 8}}
+    body["energy"]["bound"] = TOO_HIGH
+    for stream in (False, True):
+        answer = tabular.post("/v1/completions", json={**body, "stream": stream})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (422, "too_few_accepted", "energy.proposals")
+        assert error["type"] == "invalid_request_error"
+        for cure in ("8 candidates none was accepted", "draw more", "energy.bound", "smc", "seed was 17"):
+            assert cure in error["message"]
+    body["energy"]["bound"] = LARGEST - 0.5  # teeth: a bound that is none is another mistake
+    answer = tabular.post("/v1/completions", json={**body, "energy": {**body["energy"], "proposals": 64}})
+    assert answer.status_code == 400 and "above the bound" in answer.json()["error"]["message"]
+
+
+def test_what_one_request_is_refused_does_not_harm_its_company():
+    """Three travel in one batch behind a first one, and with the same options two of them share their acceptance; only
+    those whose bound is too high fail, and the others have the texts that they have alone."""
+    completer, go, entered, sizes = Completer(TABLE), threading.Event(), threading.Event(), []
+    context = completer.read([1])
+
+    def work(tasks, is_wanted):
+        sizes.append(len(tasks))
+        entered.set()
+        go.wait(5)
+        return completer.complete(tasks, is_wanted=is_wanted)
+
+    def task(seed, bound):
+        own = JointSampling(sampler="rejection", bound=bound)
+        shape = {"prompts": ([1],), "contexts": (context,), "max_new_tokens": NEW, "proposals": 64}
+        return completion_task(**shape, seed=seed, sampler=own)
+
+    async def scene():
+        async def stays():
+            return False
+
+        queue = ModelQueue({"complete": work}, limits=ServeLimits(gather_seconds=0.0), metrics=ServeMetrics())
+
+        def put(task):
+            return asyncio.create_task(queue.run("complete", task, rows=task.rows, has_left=stays))
+
+        first = put(task(0, LARGEST))
+        await asyncio.to_thread(entered.wait, 5)
+        others = [put(task(1, LARGEST)), put(task(2, TOO_HIGH)), put(task(3, LARGEST))]
+        await asyncio.sleep(0)
+        go.set()
+        results = await asyncio.gather(first, *others, return_exceptions=True)
+        await queue.close()
+        return results
+
+    _, good, refused, other = asyncio.run(scene())
+    assert sizes == [1, 3, 1, 1, 1]  # together, then each alone
+    assert isinstance(refused, TooFewAccepted)
+    for result, seed in ((good, 1), (other, 3)):
+        (alone,) = completer.complete([task(seed, LARGEST)])
+        assert [choice.text for choice in result.answer.choices] == [choice.text for choice in alone.choices]
+    with pytest.raises(TooFewAccepted):  # teeth: together all would fail
+        completer.complete([task(1, LARGEST), task(2, TOO_HIGH)])
 
 
 def test_sampling_without_an_energy_is_that_of_the_language_model(client, lm):
@@ -227,6 +370,9 @@ def test_details_show_all_candidates_and_the_base(client, joint):
     )
     assert facts["base"] == [sample.candidates[0] for sample in samples]
     assert facts["ess"] == pytest.approx(samples[0].ess, rel=1e-3) and facts["seed"] == 8
+    for sampler, has_base in (("independence", True), ("suffix", False), ("smc", False)):  # led candidates are not it
+        led = ask(client, prompt="The", max_tokens=5, energy={"proposals": 6, "details": True, "sampler": sampler})
+        assert ("base" in led["energylm"]) is has_base and len(led["energylm"]["candidates"]) == 6
     drawn = ask(client, prompt="The", max_tokens=5)["energylm"]["seed"]
     assert 0 <= drawn < 2**53 and drawn != ask(client, prompt="The", max_tokens=5)["energylm"]["seed"]
 
@@ -323,6 +469,12 @@ def test_a_stream_adds_up_to_the_answer(client, logprobs):
         ({"prompt": "x", "logit_bias": {"5": 1.0}}, 400, "logit_bias: "),
         ({"prompt": "x", "frequency_penalty": 0.5}, 400, "frequency_penalty: "),
         ({"prompt": "x", "energy": {"proposal": 5}}, 400, "energy.proposal: no such parameter"),
+        ({"prompt": "x", "energy": {"sampler": "rejection"}}, 400, "energy.bound: sampler rejection needs it"),
+        ({"prompt": "x", "energy": {"bound": 1.0}}, 400, "of rejection and quasi-rejection, but the sampler is resa"),
+        ({"prompt": "x", "energy": {"moves": 5, "sampler": "smc"}}, 400, "energy.moves is an option of suffix, but"),
+        ({"prompt": "x", "energy": {"sampler": "suffix", "moves": 0}}, 400, "energy.moves: Input should be greater"),
+        ({"prompt": "x", "energy": {"power": 0}}, 400, "energy.power: Input should be greater than 0"),
+        ({"prompt": "x", "energy": {"power": 2.0}, "model": "tiny:base"}, 400, "energy.power: only candidates of"),
         ({"prompt": "x", "<script>": 1}, 400, "no such parameter"),
         ({"prompt": "x", "energy": {"proposals": 200}, "n": 16, "max_tokens": 24}, 200, ""),
     ],
@@ -345,6 +497,24 @@ def test_the_product_of_what_is_asked_is_limited(joint):
     client = TestClient(create_app(Services("tiny", Completer(joint)), ServeLimits(max_request_tokens=999)))
     answer = client.post("/v1/completions", json={"prompt": "x", "n": 2, "max_tokens": 10, "energy": {"proposals": 50}})
     assert answer.status_code == 400 and "1,000 is more than the 999" in answer.json()["error"]["message"]
+    # 10 chains write 9 tokens once and once a move: 10 · 9 · 11 = 990; with the moves left out 100 of them would be 90
+    chains = {"prompt": "x", "max_tokens": 9, "energy": {"proposals": 10, "sampler": "suffix", "moves": 10}}
+    assert client.post("/v1/completions", json=chains).status_code == 200
+    chains["energy"]["moves"] = 11
+    message = client.post("/v1/completions", json=chains).json()["error"]["message"]
+    assert message.startswith("prompts × n × proposals × max_tokens × (moves + 1): 1,080 is more than the 999")
+    chains["energy"] |= {"moves": 5, "block_tokens": 3}  # after 3, 6 and 9 tokens: 10 · 6 · 18
+    assert "1,080 is more" in client.post("/v1/completions", json=chains).json()["error"]["message"]
+
+
+def test_chains_count_as_what_they_write():
+    """In the queue a request of chains takes as many rows as it draws continuations."""
+    own = JointSampling(sampler="suffix", moves=4, block_tokens=5)
+    task = completion_task(max_new_tokens=10, n=3, proposals=2, sampler=own)
+    assert task.tokens_drawn == 3 * 2 * tokens_of_a_chain(10, 5, 4) == 3 * 2 * 5 * 15
+    assert task.rows == 45
+    assert completion_task(max_new_tokens=10, n=3, proposals=2).rows == 6
+    assert completion_task(max_new_tokens=10, n=3, sampler=own).rows == 3  # without an energy there are no chains
 
 
 def test_texts_that_the_energy_forbids_have_neither_energy_nor_weight(lm):

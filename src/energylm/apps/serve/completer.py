@@ -14,10 +14,11 @@ that completes the character has it.
 Relations  `upstream` does the same with candidates of another server.
 """
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, pairwise
 from typing import Literal
@@ -32,16 +33,18 @@ from energylm.apps.serve.schemas import (
     CompletionFacts,
     CompletionResponse,
     LogProbs,
+    SamplerFacts,
     Usage,
 )
 from energylm.bundles.batched_requests import DrawRequest, TokenAlternatives, draw_requests, token_alternatives
 from energylm.bundles.chat import Message
 from energylm.bundles.energy_model import EnergyModel
-from energylm.bundles.joint_samplers import PoolRequest
+from energylm.bundles.joint_samplers import CHOICES, PoolRequest
 from energylm.bundles.joint_texts import Context, JointTexts
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.residual_model import ResidualModel
-from energylm.bundles.residual_sampling import JointSample
+from energylm.bundles.residual_sampling import JointSample, tokens_of_a_candidate
+from energylm.bundles.weighted_draws import SamplerReport
 from energylm.config.models import TOKENS
 from energylm.config.sampling import JointSampling, Truncation
 from energylm.errors import DataError, ModelError
@@ -87,12 +90,18 @@ class CompletionTask:
     logprobs: int | None  # how many of the likeliest tokens are told beside each token
     details: bool
     contexts: tuple[Context, ...] = ()  # the prompts, once they are read
-    sampler: str = "resample"
+    sampler: JointSampling = field(default_factory=JointSampling)  # of which only its own options are read
+
+    @property
+    def tokens_drawn(self) -> int:
+        """At most; a chain of the sampler suffix writes its text anew with every move."""
+        of_each = self.max_new_tokens if self.proposals is None else tokens_of_a_candidate(self.joint_sampling)
+        return len(self.prompts) * self.n * (self.proposals or 1) * of_each
 
     @property
     def rows(self) -> int:
-        """Continuations that are drawn."""
-        return len(self.prompts) * self.n * (self.proposals or 1)
+        """Continuations that are drawn: whole ones, of as many tokens."""
+        return -(-self.tokens_drawn // self.max_new_tokens)
 
     @property
     def prompt_of_each(self) -> list[Prompt]:
@@ -112,10 +121,8 @@ class CompletionTask:
 
     @property
     def joint_sampling(self) -> JointSampling:
-        n, new = self.proposals or 2, self.max_new_tokens
-        return JointSampling(
-            sampler=self.sampler, n=n, max_new_tokens=new, truncation=self.truncation, weights=self.weights
-        )
+        shape = {"n": self.proposals or 2, "max_new_tokens": self.max_new_tokens}
+        return self.sampler.model_copy(update={**shape, "truncation": self.truncation, "weights": self.weights})
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,10 @@ def completion_response(task: CompletionTask, texts: Sequence[ChosenText]) -> Co
         ]
         candidates = list(texts[0].candidates) if texts else []
         ess = {} if first is None else {"ess": first.ess}
-        facts = facts.model_copy(update={"candidates": candidates, "base": base} | ess)
+        # Chains and particles are led by the energy: none of them is a text of the language model itself.
+        is_led = first is not None and first.report is not None and first.report.sampler not in CHOICES
+        own = {} if is_led else {"base": base}
+        facts = facts.model_copy(update={"candidates": candidates} | ess | own)
     return CompletionResponse(
         id=f"cmpl-{secrets.token_hex(12)}",
         object="text_completion",
@@ -177,6 +187,17 @@ def candidate_facts(texts: Iterable[str], energy_N: Tensor, log_weight_N: Tensor
 def finite(value: Tensor) -> float | None:
     """As JSON can say it: a text that the energy forbids has neither energy nor weight."""
     return float(value) if bool(value.isfinite()) else None
+
+
+def sampler_facts(report: SamplerReport) -> SamplerFacts:
+    told = {name: getattr(report, name) for name in SamplerFacts.model_fields}
+    numbers = {name: _known(told[name]) for name in ("acceptance", "distance", "log_partition")}
+    return SamplerFacts(**(told | numbers))
+
+
+def _known(value: float | None) -> float | None:
+    """As JSON can say it: chains that are too short, or never move, are worth nobody knows what."""
+    return None if value is None or not math.isfinite(value) else value
 
 
 class Completer:
@@ -296,9 +317,10 @@ class Completer:
         facts = ChoiceFacts(
             energy=finite(pool.energy[kept]),
             log_weight=finite(pool.log_weight[kept]),
-            ess=sample.ess,
+            ess=_known(sample.report.effective),
             largest_share=sample.largest_share,
             warning=sample.warning,
+            **({} if sample.report.sampler == "resample" else {"report": sampler_facts(sample.report)}),
         )
         candidates = candidate_facts(sample.candidates, sample.energies, sample.log_weights) if task.details else []
         return ChosenText(text, len(tokens), has_ended, facts, candidates, logprobs)

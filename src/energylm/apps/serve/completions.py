@@ -33,10 +33,19 @@ from energylm.apps.serve.schemas import (
 from energylm.apps.serve.services import BASE_SUFFIX, Serving
 from energylm.apps.serve.upstream import proposals_of
 from energylm.bundles.joint_texts import Context
+from energylm.config.sampling import JointSampling
+from energylm.errors import TooFewAccepted
 
 DEFAULT_TOKENS = 16  # OpenAI's
 EVENT_STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 END_OF_STREAM = "data: [DONE]\n\n"
+# Which samplers read an option; what has no effect is refused, so that nobody relies on it.
+OPTIONS_OF_SAMPLERS = {
+    "bound": ("rejection", "quasi-rejection"),
+    "distance": ("quasi-rejection",),
+    "block_tokens": ("suffix", "smc"),
+    "moves": ("suffix",),
+}
 
 
 def completions_router(serving: Serving) -> APIRouter:
@@ -84,6 +93,13 @@ def sampling_task(
     chooser = serving.services.chooser
     if chooser is not None and energy.sampler not in (None, "resample"):
         raise RefusedRequest(400, "an upstream's candidates are resampled; leave sampler out", param="energy.sampler")
+    proposals, sampler = _proposals(energy, model, serving), _sampler(energy)
+    if sampler.power != 1 and (chooser is not None or proposals is None):
+        raise RefusedRequest(
+            400,
+            "energy.power: only candidates of this server, chosen among by its energy, have one; leave it out",
+            param="energy.power",
+        )
     task = CompletionTask(
         model=model,
         prompts=tuple(prompts),
@@ -92,20 +108,20 @@ def sampling_task(
         temperature=temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         top_k=body.top_k or energy.top_k or serving.services.top_k,
-        proposals=_proposals(energy, model, serving),
+        proposals=proposals,
         weights=energy.weights or ("paper" if chooser is None or chooser.lm is None else "corrected"),
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         seed=secrets.randbits(53) if body.seed is None else body.seed,  # so that JavaScript can repeat it, too
         logprobs=logprobs,
         details=bool(energy.details),
-        sampler=energy.sampler or "resample",
+        sampler=sampler,
     )
     serving.check_at_most(len(prompts), limits.max_prompts, param="prompt")
     serving.check_at_most(task.n, limits.max_choices, param="n")
     serving.check_at_most(task.max_new_tokens, limits.max_tokens, param="max_tokens")
     serving.check_at_most(task.proposals or 1, limits.max_proposals, param="energy.proposals")
-    drawn = task.rows * task.max_new_tokens
-    serving.check_at_most(drawn, limits.max_request_tokens, param="prompts × n × proposals × max_tokens")
+    drawn = "prompts × n × proposals × max_tokens" + (" × (moves + 1)" if sampler.sampler == "suffix" else "")
+    serving.check_at_most(task.tokens_drawn, limits.max_request_tokens, param=drawn)
     for prompt in prompts:
         param = "messages" if isinstance(prompt, tuple) else "prompt"
         serving.check_at_most(_length(prompt), limits.max_text_characters, param=param)
@@ -122,9 +138,35 @@ async def answered(task: CompletionTask, serving: Serving, request: Request, res
     serving.queue.check_room()  # before prompts are read and upstreams are asked
     ask = _ask_models if serving.upstream is None else _ask_upstream
     kind, payload, rows = await ask(task, serving)
-    answer: CompletionResponse = await serving.ask(kind, payload, rows=rows, request=request, response=response)
+    answer: CompletionResponse
+    try:
+        answer = await serving.ask(kind, payload, rows=rows, request=request, response=response)
+    except TooFewAccepted as error:  # bad luck, and no mistake; on a 422 clients do not ask again by themselves
+        cure = f"in a request these are energy.proposals, energy.bound and energy.sampler (its seed was {task.seed})"
+        raise RefusedRequest(422, f"{error}; {cure}", param="energy.proposals", code="too_few_accepted") from None
     serving.metrics.tokens.inc(0 if answer.usage is None else answer.usage.completion_tokens)
     return answer
+
+
+def _sampler(energy: EnergyOptions) -> JointSampling:
+    """The sampler with its own options; what is not said has the default of `energylm generate`."""
+    name = energy.sampler or "resample"
+    for option, samplers in OPTIONS_OF_SAMPLERS.items():
+        if getattr(energy, option) is not None and name not in samplers:
+            raise RefusedRequest(
+                400,
+                f"energy.{option} is an option of {' and '.join(samplers)}, but the sampler is {name}; leave one out",
+                param=f"energy.{option}",
+            )
+    if name == "rejection" and energy.bound is None:
+        raise RefusedRequest(
+            400,
+            "energy.bound: sampler rejection needs it, the largest log-weight that any text can have (for an energy "
+            "that is never below E0 that is −E0); give it, or take sampler quasi-rejection",
+            param="energy.bound",
+        )
+    given = {option: getattr(energy, option) for option in ("sampler", "power", *OPTIONS_OF_SAMPLERS)}
+    return JointSampling(**{option: value for option, value in given.items() if value is not None})
 
 
 def _proposals(energy: EnergyOptions, model: str, serving: Serving) -> int | None:

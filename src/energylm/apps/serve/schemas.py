@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from energylm.bundles.detector import Verdict
 from energylm.config.cloze import Normalise, Per
+from energylm.config.sampling import JointSampling
 from energylm.samplers.resampling import Weights
 
 INT64 = 1 << 63
@@ -22,6 +23,7 @@ BoundedText = Annotated[str, Field(max_length=1 << 20)]
 LikeliestTokens = Annotated[int, Field(ge=0, le=5)]
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 Nothing = Literal[None]
+Sampler = Literal["resample", "rejection", "quasi-rejection", "independence", "suffix", "smc"]
 
 
 class RequestBody(BaseModel):
@@ -43,6 +45,11 @@ class ErrorResponse(ResponseBody):
     error: ErrorDetails
 
 
+def _sampling(name: str) -> Any:
+    """An option of `config.sampling.JointSampling`, in its words; None: its default."""
+    return Field(None, description=JointSampling.model_fields[name].description)
+
+
 class EnergyOptions(RequestBody):
     """How the text is chosen among candidates; energylm's extension."""
 
@@ -53,9 +60,12 @@ class EnergyOptions(RequestBody):
         description="paper: exp(−E) over the proposal; corrected: also divides truncation and temperature out again. "
         "With an upstream, corrected aims at this server's own language model under the energy.",
     )
-    sampler: Literal["resample", "quasi-rejection", "independence", "smc"] | None = Field(
-        None, description="How a text is made of the candidates, as in `energylm generate`; none: resample."
-    )
+    sampler: Sampler | None = _sampling("sampler")
+    bound: Annotated[float, Field(ge=-1e9, le=1e9)] | None = _sampling("bound")
+    distance: Annotated[float, Field(gt=0, lt=1)] | None = _sampling("distance")
+    block_tokens: Count | None = _sampling("block_tokens")
+    moves: Count | None = _sampling("moves")
+    power: Annotated[float, Field(gt=0, le=1e3)] | None = _sampling("power")
     details: bool | None = Field(None, description="Tell all candidates with energies and weights.")
 
 
@@ -144,14 +154,28 @@ class LogProbs(ResponseBody):
         return LogProbs(**{name: values[start:stop] for name, values in self})
 
 
+class SamplerFacts(ResponseBody):
+    """How far to trust the sampler, as `energylm generate` tells it."""
+
+    sampler: Sampler
+    acceptance: float | None = Field(description="Part of the proposals; None where nothing is accepted or refused.")
+    distance: float | None = Field(description="From the joint model's law in total variation, at most; None: unknown.")
+    log_partition: float | None = Field(description="log Z, where the sampler estimates it.")
+    is_trusted: bool | None = Field(description="None where nothing can be said.")
+    verdict: str
+
+
 class ChoiceFacts(ResponseBody):
     """How this text was chosen."""
 
     energy: float | None = Field(description="None where the energy forbids the text.")
     log_weight: float | None
-    ess: float = Field(description="How many independent candidates the weighted ones are worth.")
+    ess: float | None = Field(
+        description="How many independent texts the candidates are worth; None where chains do not tell."
+    )
     largest_share: float
     warning: str | None
+    report: SamplerFacts | None = Field(None, description="Of samplers other than resample.")
 
 
 class Usage(ResponseBody):
@@ -171,7 +195,9 @@ class CompletionFacts(ResponseBody):
     warning: str | None = Field(None, description="What is doubtful about the first text's choice.")
     candidates: list[CandidateFacts] | None = Field(None, description="Of the first text, where details are asked for.")
     ess: float | None = None
-    base: list[str] | None = Field(None, description="The language model's own text beside each chosen one.")
+    base: list[str] | None = Field(
+        None, description="The language model's own text beside each chosen one; none where it draws none by itself."
+    )
 
 
 class AnswerChoice(ResponseBody):

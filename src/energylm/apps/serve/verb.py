@@ -46,7 +46,10 @@ class ServeLimits(Config):
     max_proposals: int = Field(1024, ge=2, description="Candidates of one text.")
     max_tokens: int = Field(1024, ge=1, description="max_tokens of one request.")
     max_request_tokens: int = Field(
-        1 << 20, ge=1, description="Prompts × n × proposals × max_tokens of one request, all together."
+        1 << 20,
+        ge=1,
+        description="Prompts × n × proposals × max_tokens of one request, all together; with sampler suffix × (moves + "
+        "1) as well.",
     )
     max_texts: int = Field(256, ge=1, description="Texts of one request to score, rerank or judge.")
     max_text_characters: int = Field(100_000, ge=1, description="Of one prompt or text.")
