@@ -4,6 +4,8 @@ A language of 8 texts after a context. The law of each sampler's first text over
 exact joint one by chi-square, false alarm 1e-4; the kernels themselves are proved in tests/samplers.
 """
 
+import inspect
+
 import pytest
 import torch
 
@@ -56,6 +58,27 @@ def test_what_is_kept_has_the_joint_law(name):
     report = samples[0].report
     assert report.sampler == name and report.verdict and report.effective > 0
     assert type(report).from_json(report.to_json()) == report
+
+
+@pytest.mark.parametrize("name", JOINT_SAMPLERS.names())
+def test_python_takes_every_sampler_by_name(name):
+    """`sample` with keywords is `sample_batch` with a config. Teeth: with the sampler left out it is another pool."""
+    own = OPTIONS[name] | {"block_tokens": 2}
+    if name == "quasi-rejection":
+        own = {"n": 60, "bound": -LOWEST - 0.5}
+    expected = model().sample_batch([CONTEXT], JointSampling(sampler=name, max_new_tokens=NEW, **own), seed=9)[0]
+    sample = model().sample(CONTEXT, sampler=name, max_new_tokens=NEW, seed=9, **own)
+    assert sample.tokens == expected.tokens and sample.report == expected.report
+    if name != "resample":
+        assert model().sample(CONTEXT, max_new_tokens=NEW, seed=9, n=own["n"]).report != expected.report
+
+
+def test_defaults_of_python_are_those_of_the_config():
+    fields = JointSampling.model_fields
+    defaults = {name: word.default for name, word in inspect.signature(ResidualModel.sample).parameters.items()}
+    shared = defaults.keys() & fields.keys()
+    assert {"sampler", "bound", "moves", "block_tokens", "power", "lookahead", "n", "draws"} <= shared
+    assert {name: defaults[name] for name in shared} == {name: fields[name].default for name in shared}
 
 
 @pytest.mark.parametrize("name", ["resample", "independence", "suffix", "smc"])

@@ -304,20 +304,19 @@ class ResidualModel(OnHub):
         context_tokens: int | None = None,
         stop_at_eos: bool = True,
         sampler: str = "resample",
+        bound: float | None = None,
+        moves: int = 20,
+        block_tokens: int | None = None,
+        power: float = 1.0,
+        lookahead: str = "energy",
         seed: int = 0,
     ) -> JointSample:
         """A continuation of `context`; `config.sampling.JointSampling` says what each option does, and has more."""
-        values = {
-            "n": n,
-            "max_new_tokens": max_new_tokens,
-            "truncation": {"top_k": top_k, "top_p": top_p, "temperature": temperature},
-            "weights": weights,
-            "draws": draws,
-            "chunks": chunks,
-            "context_tokens": context_tokens,
-            "stop_at_eos": stop_at_eos,
-            "sampler": sampler,
-        }
+        truncation = {"top_k": top_k, "top_p": top_p, "temperature": temperature}
+        shape = {"n": n, "max_new_tokens": max_new_tokens, "truncation": truncation, "weights": weights}
+        kept = {"draws": draws, "chunks": chunks, "context_tokens": context_tokens, "stop_at_eos": stop_at_eos}
+        own = {"sampler": sampler, "bound": bound, "moves": moves, "block_tokens": block_tokens}
+        values = {**shape, **kept, **own, "power": power, "lookahead": lookahead}
         options = JointSampling.checked(values, origin="joint sampling")
         given = [context] if isinstance(context, Context) else self._texts.contexts([context])
         return self._sampled(given, options, seed=seed, first_context=0)[0]
@@ -372,7 +371,8 @@ class ResidualModel(OnHub):
         draws: int = 1,
         seed: int = 0,
     ) -> JointSample:
-        """An answer to a chat by algorithm 1, after the language model's own template and up to its end of turn."""
+        """An answer to a chat by algorithm 1 (`chat_batch`: by any sampler), after the language model's own template
+        and up to its end of turn."""
         joint = self.for_chat()
         return joint.sample(
             joint._texts.chat(messages),

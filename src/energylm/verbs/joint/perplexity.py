@@ -77,7 +77,7 @@ class Perplexity(Verb):
     sampler: Literal["resample", "smc"] = Field(
         "resample",
         description="Where the samples for log Z come from: independent draws, as the resampling of `generate` has "
-        "them; or the particles of runs of smc, for long windows.",
+        "them; or the particles of runs of smc, for long windows. Its other samplers estimate no Z of their own.",
     )
     particles: ParticleRuns = Field(ParticleRuns(), description="Of smc.")
     ralm: str | None = Field(None, description="A residual auto-regressive model on the same base, to compare.")
