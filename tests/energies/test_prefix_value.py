@@ -6,17 +6,24 @@ tokens' scores has −log E[exp(−E) | x_≤t] = τ · E(x_≤t) + constant, so
 slope 1. A language whose first token decides the rest: a state that shows it is worth more than the energy.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from energylm import ResidualModel
 from energylm.config.sampling import JointSampling
+from energylm.energies import prefix_value
 from energylm.energies.prefix_value import (
+    FOLDS,
+    HEAD_RIDGES,
     KNOTS,
+    LINE_RIDGES,
     Cuts,
     PrefixValue,
     cuts,
     fit_prefix_value,
+    fitted,
     hat_functions,
     least_linex,
     least_squares,
@@ -116,6 +123,74 @@ def test_many_states_that_say_nothing_do_no_harm():
     is_held = samples.context_S % 4 == 0
     free = least_linex(samples.of(~is_held), least_squares(samples.of(~is_held), 0.0), ridge=0.0)
     assert samples.of(is_held).linex(free) > 1.5 * value.loss_of_energy_alone
+
+
+def stated(kind, *, contexts=24, seed):
+    """Texts of `foretold` whose contexts have energies of their own. States that show the first token; or 20 numbers of
+    noise for each context, by which contexts that were fitted to can be told apart, and new ones cannot."""
+    tokens, generator = foretold(contexts=contexts, seed=seed), torch.Generator().manual_seed(seed)
+    prefix, whole = late_energies(tokens)
+    whole = whole + torch.randn(contexts, 1, generator=generator, dtype=torch.float64)
+    states = SCORES[tokens[..., :1, None]] if kind == "clean" else torch.randn(contexts, 1, 1, 20, generator=generator)
+    return cuts(prefix, states.expand(*prefix.shape, -1), OPEN, CUTS, whole)
+
+
+def parameters_of(samples, head, line):
+    return least_linex(samples, least_squares(samples, head), line, head)
+
+
+def best_on_other_contexts(samples, pairs):
+    """Of (head, line) ridges the pair whose fits to three contexts in four have the least loss on the fourth, in sum,
+    written out."""
+    losses = dict.fromkeys(pairs, 0.0)
+    for fold in range(FOLDS):
+        is_held = samples.context_S % FOLDS == fold
+        for pair in pairs:
+            residual = samples.of(is_held).residuals(parameters_of(samples.of(~is_held), *pair))
+            losses[pair] += float((residual.exp() - residual - 1).mean())
+    return min(losses, key=losses.get)
+
+
+@pytest.mark.parametrize("kind", ["clean", "noise"])
+def test_ridges_are_those_that_other_contexts_like_best(kind):
+    samples = stated(kind, seed=1)
+    head, _ = best_on_other_contexts(samples, [(ridge, LINE_RIDGES[-1]) for ridge in HEAD_RIDGES])
+    _, line = best_on_other_contexts(samples, [(head, ridge) for ridge in LINE_RIDGES])
+    assert head <= 0.1 if kind == "clean" else head >= 10.0  # noise is pulled harder
+    torch.testing.assert_close(fitted(samples), parameters_of(samples, head, line), atol=1e-12, rtol=0)
+
+
+def by_training_loss(ridges, samples, fit, loss):
+    return min(ridges, key=lambda ridge: float(loss(samples, fit(samples, ridge))))
+
+
+def by_rows(ridges, samples, fit, loss):
+    """Folds that cut through contexts: what is held out has been seen, but for its last tokens."""
+    return choose(ridges, replace(samples, context_S=torch.arange(len(samples.context_S))), fit, loss)
+
+
+def the_smallest(ridges, samples, fit, loss):
+    return ridges[0]
+
+
+def the_largest(ridges, samples, fit, loss):
+    return ridges[-1]
+
+
+choose = prefix_value._best
+
+
+@pytest.mark.parametrize(
+    ("kind", "mistake"),
+    [("noise", the_smallest), ("noise", by_training_loss), ("noise", by_rows), ("clean", the_largest)],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_wrong_choices_of_a_ridge_are_seen_on_new_contexts(monkeypatch, kind, mistake):
+    """Deliberate mistakes: on 400 new contexts each is worse by half and more."""
+    samples, new = stated(kind, seed=1), stated(kind, contexts=400, seed=2)
+    right = float(new.linex(fitted(samples)))
+    monkeypatch.setattr(prefix_value, "_best", mistake)
+    assert float(new.linex(fitted(samples))) > 1.5 * right
 
 
 def test_texts_that_have_ended_do_not_count():
