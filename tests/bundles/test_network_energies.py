@@ -317,6 +317,6 @@ def test_every_constructor_moves_what_it_loads(written, bert_folder):
         assert energy.network.dtype == torch.float64
         assert energy.text_energies(["a boat"]).isfinite().all()
     with pytest.raises(ModelError, match="came for a CPU"):
-        Energy.from_classifier(written["classifier"], label=0, dtype="bfloat16")
+        Energy.from_classifier(written["classifier"], label=0, dtype="float16")
     with pytest.raises(ConfigError, match="batch_tokens 0 came"):
         made[0].to(batch_tokens=0)

@@ -280,3 +280,11 @@ def test_a_library_is_compiled_once(tmp_path):
     when = file.stat().st_mtime_ns
     compiled(source, tmp_path)
     assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [when]
+
+
+def test_a_trial_process_that_dies_is_noticed(monkeypatch):
+    for probe, expected in (("pass", True), ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", False)):
+        kernels.onednn_bfloat16_works.cache_clear()
+        monkeypatch.setattr(kernels, "_PROBE", probe)
+        assert kernels.onednn_bfloat16_works() is expected
+    kernels.onednn_bfloat16_works.cache_clear()

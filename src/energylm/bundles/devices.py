@@ -2,8 +2,9 @@
 
     device   what was asked for, if this machine has it; else the accelerator that torch finds (CUDA, MPS, XPU …), else
              the CPU
-    dtype    what was asked for; else float32 on a CPU, where smaller types crawl, and the saved one elsewhere. "int8"
-             rounds the linear layers of a network that only reads, on a CPU (`models.quantized`)
+    dtype    what was asked for; else float32 on a CPU, where smaller types crawl (but bfloat16 on processors that have
+             it), and the saved one elsewhere. "int8" rounds the linear layers of a network that only reads, on a CPU
+             (`models.quantized`)
     batch_tokens    tokens of texts that a network reads in one pass at most; else as many as it reads fastest. It
                     changes time and memory, and numbers by their rounding only
 
@@ -15,6 +16,7 @@ import torch
 
 from energylm.errors import ConfigError, ModelError
 from energylm.models.quantized import quantize
+from energylm.numerics.kernels import multiplies_bfloat16
 
 Device = torch.device | str | None
 DType = torch.dtype | str | None
@@ -49,9 +51,11 @@ def usable_dtype(dtype: DType, device: torch.device) -> torch.dtype | None:
         return torch.float32 if device.type == "cpu" else None
     if not isinstance(named, torch.dtype) or not named.is_floating_point:
         raise ModelError(f"dtype {dtype!r} is no type of weights; give e.g. 'float32' or 'int8', or leave it out")
-    if device.type == "cpu" and named not in (torch.float32, torch.float64):
+    if device.type != "cpu" or named in (torch.float32, torch.float64):
+        return named
+    if named != torch.bfloat16 or not multiplies_bfloat16():
         # A hundred times slower than float32, and an illegal instruction on some machines.
-        raise ModelError(f"{named} came for a CPU, which needs torch.float32; leave dtype out, or use a GPU")
+        raise ModelError(f"{named} came for a CPU that needs torch.float32; leave dtype out, or use a GPU")
     return named
 
 

@@ -127,18 +127,17 @@ def _read(config: Any, layers: list[EncoderLayer], x_BTD: Tensor, real_BT: Tenso
     rows, length = real_BT.shape
     heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     is_full = bool(real_BT.all())
-    x_ND = x_BTD.reshape(rows * length, -1) if is_full else x_BTD[real_BT]
-    wanted_N = wanted_BT[real_BT]
+    real_N = real_BT.flatten().nonzero()[:, 0]
+    x_ND, wanted_N = x_BTD.flatten(0, 1)[real_N], wanted_BT.flatten()[real_N]
+    projected_PE = x_ND.new_zeros(rows * length, 3 * heads * width)  # of padding 0, in every layer
+    mask = None if is_full else real_BT[:, None, None]
     for number, layer in enumerate(layers, start=1):
         projected_NE = layer.query_key_value(x_ND)
-        if not is_full:
-            padded_BTE = x_ND.new_zeros(rows, length, projected_NE.shape[1])
-            padded_BTE[real_BT] = projected_NE
-            projected_NE = padded_BTE
-        query, key, value = projected_NE.view(rows, length, 3, heads, width).permute(2, 0, 3, 1, 4)
-        mask = None if is_full else real_BT[:, None, None]
+        projected_PE = projected_NE if is_full else projected_PE.index_copy_(0, real_N, projected_NE)
+        query, key, value = projected_PE.view(rows, length, 3, heads, width).permute(2, 0, 3, 1, 4)
         attended_BTD = scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
-        attended_ND = attended_BTD.reshape(rows * length, -1) if is_full else attended_BTD[real_BT]
+        attended_PD = attended_BTD.flatten(0, 1)
+        attended_ND = attended_PD if is_full else attended_PD.index_select(0, real_N)
         if number == len(layers) and not wanted_N.all():
             attended_ND, x_ND = attended_ND[wanted_N], x_ND[wanted_N]
         x_ND = layer.after_attention(layer.output.plus(attended_ND, x_ND))

@@ -23,6 +23,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -58,6 +59,7 @@ MOST_SECONDS = 60
 mkldnn = torch.ops.mkldnn
 Part = TypeVar("Part")
 Result = TypeVar("Result")
+_PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
 _INT, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_float, ctypes.c_void_p
 
 
@@ -292,6 +294,18 @@ def compiled(source: str, folder: Path) -> ctypes.CDLL | None:
     library.block_weights.argtypes, library.block_weights.restype = [_INT] * 2 + [_POINTER] * 3, None
     library.normalise.argtypes, library.normalise.restype = [_INT, _INT, _FLOAT, _POINTER, _POINTER], None
     return library
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 by itself: about twice as fast as float32, elsewhere far slower."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()) and onednn_bfloat16_works()
+
+
+@cache
+def onednn_bfloat16_works() -> bool:
+    """Some virtual machines announce AMX but do not grant it: oneDNN's product then kills the process. Tried in a
+    process of its own."""
+    return subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False).returncode == 0
 
 
 def _processor() -> str:

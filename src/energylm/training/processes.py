@@ -10,12 +10,9 @@ Relations  `sharding` has the other way to share a model among processes, FSDP; 
 import itertools
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +24,7 @@ from torch import Tensor, nn
 
 from energylm.errors import ConfigError
 from energylm.files import folder_lock
+from energylm.numerics.kernels import onednn_bfloat16_works
 from energylm.progress import say
 from energylm.training.task import Batch, Share, Task
 
@@ -151,9 +149,6 @@ def micro_batches(rows: range, size: int | None) -> list[range]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-_PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
-
-
 @contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
     """Sums in another number of threads round differently: a resumed run must use the count it began with."""
@@ -167,11 +162,8 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def sound_bfloat16(*, needed: bool) -> Iterator[None]:
-    """Some virtual machines announce AMX but do not grant it: oneDNN's bfloat16 product then kills the process.
-
-    Where a trial in a process of its own dies, oneDNN is switched off meanwhile; torch's own product is slower.
-    """
-    if not needed or _onednn_bfloat16_works():
+    """Where oneDNN's bfloat16 product would kill the process it is switched off meanwhile; torch's own is slower."""
+    if not needed or onednn_bfloat16_works():
         yield
         return
     say(
@@ -183,8 +175,3 @@ def sound_bfloat16(*, needed: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.mkldnn.enabled = before
-
-
-@lru_cache(maxsize=1)
-def _onednn_bfloat16_works() -> bool:
-    return subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False).returncode == 0

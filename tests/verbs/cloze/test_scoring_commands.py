@@ -215,7 +215,7 @@ def test_dry_runs_say_what_would_be_done(energylm, electric_folder):
             ("score", "{model}", "texts.txt", "--device", "cuda:99", "--dry-run"),
             "device cuda:99 came, but this machine",
         ),
-        (("score", "{model}", "texts.txt", "--dtype", "bfloat16", "--device", "cpu"), "came for a CPU"),
+        (("score", "{model}", "texts.txt", "--dtype", "float16", "--device", "cpu"), "came for a CPU"),
         (("score", "{electric}", "texts.txt", "--dtype", "bfloat16"), "dtype bfloat16 is for causal language models"),
         (("score", "{model}", "texts.txt", "--normalise", "sentence"), "--normalise: Input should be"),
         (("evaluate", "blimp", "{model}", "none.jsonl"), "holds no minimal pairs"),
