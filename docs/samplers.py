@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -60,6 +60,7 @@ LENGTHS = (16, 64, 128, 256)
 SPREAD = 2.5  # nats of βE, where β is not 1: an energy that is too strong for resampling
 CUTS = (16, 32, 48, 64, 96, 128, 192, 256)
 NESTED_LENGTHS, NESTED_FRACTIONS, PREFIXES, COMPLETIONS, NESTED_CONTEXTS = (128, 256), (0.5, 0.75, 0.875), 12, 8, 2
+BOOTSTRAPS = 2000
 ALPHA, POWER_TOKENS, POWER_CONTEXTS, CHAINS, MOVES = 4.0, 48, 2, 4, 15
 
 
@@ -327,7 +328,10 @@ def compared(kept: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def one_cut(z: float, second: float, prefix: float, by_value: float, n: float = math.inf) -> float:
+Number = TypeVar("Number", float, torch.Tensor)
+
+
+def one_cut(z: Number, second: Number, prefix: Number, by_value: Number, n: float = math.inf) -> Number:
     """n · Var(Ẑ) / Z² of n particles that are resampled once, at a cut, by exp ψ of their prefixes p:
 
         (1 − 1/n) · [(E[g²]/Z² − 1) + (E[exp ψ] · E[w² exp −ψ] / Z² − 1)] + (1/n) · (E[w²]/Z² − 1),   g(p) = E[w | p]
@@ -356,8 +360,16 @@ def least_variance(log_weight_N: torch.Tensor) -> float:
         n · Var(Ẑ) / Z² → Σ_k E[χ²(g_k | prefix)] = Σ_k (E[g_k² / g_{k−1}] / Z − 1)
 
     χ² ≥ KL for each block, and the KL of blocks add up to that of whole texts."""
-    log_z = log_mean_exp(log_weight_N.tolist())
-    return float(log_weight_N.softmax(0) @ log_weight_N) - log_z
+    return float(chi_square_and_least(log_weight_N, torch.ones(1, len(log_weight_N)))[1])
+
+
+def chi_square_and_least(log_weight_N: torch.Tensor, count_RN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(R,) E[w²]/Z² − 1 and KL(target ‖ P) from draws of P that count so often."""
+    counted_RN = log_weight_N + count_RN.double().log()
+    log_n_R = count_RN.double().sum(1).log()
+    log_z_R = counted_RN.logsumexp(1) - log_n_R
+    second_R = (counted_RN + log_weight_N).logsumexp(1) - log_n_R
+    return (second_R - 2 * log_z_R).exp() - 1, counted_RN.softmax(1) @ log_weight_N - log_z_R
 
 
 def jackknifed(statistic: Callable[[torch.Tensor], torch.Tensor], weight_MK: torch.Tensor) -> torch.Tensor:
@@ -388,9 +400,38 @@ def variance_parts(energy_MK: torch.Tensor) -> tuple[float, float]:
     return float(energy_MK.mean(1).var()) - within / energy_MK.shape[1], within
 
 
+def bootstrap(units: int, *, seed: int) -> torch.Tensor:
+    """(1 + BOOTSTRAPS, units): how often each of independent units counts. Once in the first row, which is what was
+    measured; in the others as often as it is met in as many draws with replacement. A unit is a text with all that was
+    made of its beginnings: completions of one prefix are not independent texts."""
+    drawn_RM = torch.randint(units, (BOOTSTRAPS, units), generator=torch.Generator().manual_seed(seed))
+    count_RM = torch.zeros(BOOTSTRAPS, units, dtype=torch.float64)
+    count_RM.scatter_add_(1, drawn_RM, torch.ones_like(drawn_RM, dtype=torch.float64))
+    return torch.cat([torch.ones(1, units, dtype=torch.float64), count_RM])
+
+
+def of_all_draws(kept: dict[str, Any], of_group: list[dict[str, Any]], beta: float, length: int) -> dict[str, Any]:
+    """(R,) chi-square of resampling and least variance of any number of cuts, from pools and completions together:
+    completions of prefixes of P have the law P as well, and show rarer texts. Means over contexts."""
+    both = []
+    for number, pool in enumerate(kept["pools"]):
+        texts = -beta * torch.tensor(pool["energy"][str(length)]).double()
+        log_weights, units = [texts], [torch.arange(len(texts))]
+        for own in of_group:
+            if own["context"] == number:
+                completions_MK = -torch.tensor(own["energy"], dtype=torch.float64)
+                log_weights.append(completions_MK.flatten())
+                units.append(torch.arange(len(completions_MK)).repeat_interleave(completions_MK.shape[1]))
+        count_RM = bootstrap(len(texts), seed=number)
+        both.append(torch.stack(chi_square_and_least(torch.cat(log_weights), count_RM[:, torch.cat(units)])))
+    plain_R, least_R = torch.stack(both).mean(0)
+    return {"resample": plain_R, "oracle": least_R}
+
+
 def ceilings(kept: dict[str, Any]) -> list[dict[str, Any]]:
     """For each β and length, n · Var(Ẑ) / Z² by resampling, by smc with the oracle at one cut and with the learnt value
-    there, means over contexts; and, from all draws, what no number of cuts goes below."""
+    there, means over contexts; and, from all draws, what no number of cuts goes below. (R,) by the bootstrap, the first
+    of which is the estimate itself."""
     groups: dict[tuple[float, int], list[dict[str, Any]]] = {}
     for own in kept["nested"]:
         groups.setdefault((own["beta"], own["length"]), []).append(own)
@@ -398,18 +439,35 @@ def ceilings(kept: dict[str, Any]) -> list[dict[str, Any]]:
     for (beta, length), of_group in sorted(groups.items(), key=lambda item: (item[0][0] != 1, item[0][1])):
         for cut in sorted({own["cut"] for own in of_group}):
             of_cut = [own for own in of_group if own["cut"] == cut]
-            told = [nested_worth(own, kept["n"]) for own in of_cut]
-            mean = {key: sum(one[key] for one in told) / len(told) for key in told[0]}
-            rows.append({"beta": beta, "length": length, "cut": cut, **mean, **agreement(of_cut)})
-        weights = [-beta * torch.tensor(pool["energy"][str(length)]).double() for pool in kept["pools"]]
-        for own in of_group:  # completions of prefixes of P have the law P as well, and show rarer texts
-            completions = -torch.tensor(own["energy"], dtype=torch.float64).flatten()
-            weights[own["context"]] = torch.cat([weights[own["context"]], completions])
-        plain = [math.exp(log_mean_exp((2 * one).tolist()) - 2 * log_mean_exp(one.tolist())) - 1 for one in weights]
-        least = [least_variance(one) for one in weights]
-        worth_of_any = {"resample": sum(plain) / len(plain), "oracle": sum(least) / len(least)}
-        rows.append({"beta": beta, "length": length, "cut": "any", **worth_of_any})
+            told = [nested_worth(own, kept["n"], bootstrap(len(own["energy"]), seed=own["context"])) for own in of_cut]
+            mean = {key: torch.stack([one[key] for one in told]).mean(0) for key in told[0]}
+            share = share_between([torch.tensor(own["energy"], dtype=torch.float64) for own in of_cut])
+            rows.append({"beta": beta, "length": length, "cut": cut, **mean, "between": share, **agreement(of_cut)})
+        every = of_all_draws(kept, of_group, beta, length)
+        rows.append({"beta": beta, "length": length, "cut": "any", **every})
     return rows
+
+
+def share_between(energies: list[torch.Tensor]) -> float:
+    """The part of the variance of E that lies between prefixes, over contexts."""
+    parts = torch.tensor([variance_parts(energy_MK) for energy_MK in energies]).sum(0)
+    return float(parts[0] / parts.sum())
+
+
+def effective(chi_square: torch.Tensor, n: int) -> torch.Tensor:
+    """What n texts are worth; noise may take an estimate of a chi-square below 0."""
+    return n / (1 + chi_square.clamp(min=0.0))
+
+
+def interval(value_R: torch.Tensor) -> tuple[float, float]:
+    """95 % of what the bootstrap drew, without its first row."""
+    low, high = value_R[1:].quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return low, high
+
+
+def with_interval(value_R: torch.Tensor) -> str:
+    low, high = interval(value_R)
+    return f"{float(value_R[0]):.1f} ({low:.1f} to {high:.1f})"
 
 
 def weights_of(own: dict[str, Any]) -> torch.Tensor:
@@ -418,19 +476,23 @@ def weights_of(own: dict[str, Any]) -> torch.Tensor:
     return (log_weight - log_mean_exp(log_weight.flatten().tolist())).exp()
 
 
-def nested_worth(own: dict[str, Any], n: int) -> dict[str, float]:
-    weight_MK = weights_of(own)
-    second, prefix = float(weight_MK.square().mean()), float(squared_mean(weight_MK).mean())
-    left = float(jackknifed(lambda weight: weight.square().mean(1) / weight.mean(1), weight_MK).mean())
-    psi_M = torch.tensor(own["learnt"], dtype=torch.float64)
-    by_learnt = float(psi_M.exp().mean() * (weight_MK.square() * (-psi_M).exp()[:, None]).mean())
-    between, within = variance_parts(torch.tensor(own["energy"], dtype=torch.float64))
+def nested_worth(own: dict[str, Any], n: int, count_RM: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    """(R,) n · Var(Ẑ) / Z², if prefixes count so often; without counts once each. All parts are means over prefixes."""
+    weight_MK, psi_M = weights_of(own), torch.tensor(own["learnt"], dtype=torch.float64)
+    count_RM = torch.ones(1, len(psi_M), dtype=torch.float64) if count_RM is None else count_RM
+    share_RM = count_RM / count_RM.sum(1, keepdim=True)
+
+    def mean(values_M: torch.Tensor) -> torch.Tensor:
+        return share_RM @ values_M
+
+    second_M = weight_MK.square().mean(1)
+    z, second, prefix = mean(weight_MK.mean(1)), mean(second_M), mean(squared_mean(weight_MK))
+    left = mean(jackknifed(lambda weight: weight.square().mean(1) / weight.mean(1), weight_MK))
+    by_learnt = mean(psi_M.exp()) * mean(second_M * (-psi_M).exp())
     return {
-        "between": between,
-        "within": within,
-        "resample": second - 1,
-        "oracle": one_cut(1.0, second, prefix, left, n),
-        "learnt": one_cut(1.0, second, prefix, by_learnt, n),
+        "resample": second / z**2 - 1,
+        "oracle": one_cut(z, second, prefix, z * left, n),
+        "learnt": one_cut(z, second, prefix, by_learnt, n),
     }
 
 
@@ -471,20 +533,23 @@ def table(kept: dict[str, Any]) -> Table:
 def ceiling_table(kept: dict[str, Any]) -> Table:
     n = kept["n"]
     columns = ["β", "tokens", "cut at", "variance of E between prefixes", "resampling", "smc, oracle"]
+    columns += ["oracle, times resampling", "smc, learnt", "R² of learnt", "rank correlation"]
     rows = []
     for row in ceilings(kept):
         cells = [row["beta"], row["length"], row["cut"]]
+        plain_R, oracle_R = effective(row["resample"], n), effective(row["oracle"], n)
+        worths = [with_interval(value_R) for value_R in (plain_R, oracle_R, oracle_R / plain_R)]
         if row["cut"] == "any":
-            rows.append(
-                [*cells, "", round(n / (1 + row["resample"]), 1), f"≤ {n / (1 + row['oracle']):.1f}", "", "", ""]
-            )
+            rows.append([*cells, "", worths[0], f"≤ {worths[1]}", f"≤ {worths[2]}", "", "", ""])
             continue
-        share = f"{row['between'] / (row['between'] + row['within']):.0%}"
-        worths = [round(n / (1 + row[key]), 1) for key in ("resample", "oracle", "learnt")]
+        learnt = f"{float(effective(row['learnt'], n)[0]):.1f}"
         known = [round(row["r_squared"], 2), round(row["rank"], 2)]
-        rows.append([*cells, share, *worths, *known])
-    sizes = f"{PREFIXES} prefixes with {COMPLETIONS} completions each, after each of {NESTED_CONTEXTS} contexts"
-    return Table([*columns, "smc, learnt", "R² of learnt", "rank correlation"], rows, convention=sizes)
+        rows.append([*cells, f"{row['between']:.0%}", *worths, learnt, *known])
+    sizes = (
+        f"{PREFIXES} prefixes with {COMPLETIONS} completions each, after each of {NESTED_CONTEXTS} contexts; in "
+        f"parentheses 95 % of {BOOTSTRAPS:,} bootstraps over texts and prefixes, for these contexts"
+    )
+    return Table(columns, rows, convention=sizes)
 
 
 def power_table(kept: dict[str, Any]) -> Table:
