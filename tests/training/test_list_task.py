@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from energylm.errors import DataError
 from energylm.objectives.list_losses import expected_error
-from energylm.training.list_task import CostedList, ListTask, chosen_excess, list_folds
+from energylm.training.list_task import CostedList, ListTask, PrefixTrees, WholeTexts, chosen_excess, list_folds
 from energylm.training.task import Share
 
 LISTS = [
@@ -36,7 +37,14 @@ def encode(texts):
 
 def task(lists=LISTS, valid=(), batch=2):
     return ListTask(
-        Table(), lists, valid, objective=expected_error, encode=encode, seed=0, global_batch=batch, save_model=None
+        Table(),
+        lists,
+        valid,
+        objective=expected_error,
+        reader=WholeTexts(encode),
+        seed=0,
+        global_batch=batch,
+        save_model=None,
     )
 
 
@@ -92,3 +100,44 @@ def test_validation_reads_its_own_lists():
 def test_lists_of_equals_are_refused():
     with pytest.raises(DataError, match="0 of 3 lists have a hypothesis that is better"):
         task(lists=[LISTS[2]] * 3)
+
+
+LETTERS = {"a": 1, "b": 2, "c": 3, "d": 4}
+
+
+def encode_after(context, text):
+    ids = [LETTERS[word] for word in f"{context} {text}".split()]
+    return ids, len(context.split())
+
+
+def causal():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = GPT2Config(vocab_size=5, n_embd=8, n_layer=2, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0)
+        network = GPT2LMHeadModel(config).double().eval()
+        for parameter in network.parameters():
+            parameter.data.normal_(0, 0.5)
+    return network
+
+
+@pytest.mark.parametrize("mistake", [None, "context counted", "trees mixed up"])
+def test_likelihoods_over_trees_are_those_of_single_texts(mistake):
+    """Energies and gradients of two lists, one after a context, against a pass over each text by itself."""
+    heard = [CostedList(("a b c", "a c", "b"), (-1.0, -1.5, -2.0), (2.0, 0.0, 1.0), context="d a"), LISTS[1]]
+    reader = PrefixTrees(encode_after, start_token_id=0, weight=0.7)
+    read = heard[::-1] if mistake == "trees mixed up" else heard
+    network = causal()
+    energy_S = reader.energies(network, batch := reader.read(read))
+    assert reader.tokens(batch) == len({"", "d", "d a", "d a a", "d a a b"}) + 1  # the last of a text is not read
+    expected = []
+    for each in heard:
+        for text in each.texts:
+            ids, given = encode_after(each.context, text)
+            log_prob_TV = network(torch.tensor([[0, *ids]])).logits[0].log_softmax(-1)
+            values = [log_prob_TV[position, token] for position, token in enumerate(ids)]
+            expected.append(-0.7 * sum(values[0 if mistake == "context counted" else given :]))
+    expected_S = torch.stack(expected)
+    assert torch.allclose(energy_S, expected_S, rtol=0, atol=1e-10) == (mistake is None)
+    weight = network.transformer.h[0].mlp.c_fc.weight
+    ours, plain = (torch.autograd.grad(energies[:3].prod(), weight)[0] for energies in (energy_S, expected_S))
+    assert torch.allclose(ours, plain, rtol=0, atol=1e-9) == (mistake is None)

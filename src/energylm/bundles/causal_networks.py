@@ -7,6 +7,7 @@ prompts) are refused, because the base model alone would leave them out in silen
 Relations  `language_model` is made of these; `energy_model` takes networks in memory by `live_network`, too.
 """
 
+import warnings
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, cast
@@ -18,9 +19,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from energylm.bundles.devices import INT8, DType, move, usable_dtype
 from energylm.bundles.model_folder import check_finite, load_config, load_network, quiet_transformers
-from energylm.errors import ModelError
+from energylm.errors import ModelError, extra
 from energylm.models import gated_convolution, ralm
 from energylm.models.causal import CausalLanguageModel
+from energylm.randomness import seeded
 
 
 def load_causal(location: Path | str, *, device: torch.device, dtype: DType) -> PreTrainedModel:
@@ -113,3 +115,21 @@ def refuse_adapters(network: nn.Module) -> None:
             "the network has adapters in its layers, which a model folder cannot hold; merge them first: "
             "model.merge_and_unload(), and wrap the result"
         )
+
+
+def with_adapters(network: PreTrainedModel, rank: int | None, *, seed: int) -> PreTrainedModel:
+    """The network with low-rank adapters in all its layers, which alone learn; as it is without a rank."""
+    if rank is None:
+        return network
+    with extra("adapters"):
+        from peft import LoraConfig, get_peft_model
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    with seeded(seed, "adapters"), warnings.catch_warnings(action="ignore"):  # GPT-2's layers lie otherwise: it sees
+        return cast(PreTrainedModel, get_peft_model(network, config))
+
+
+def without_adapters(network: nn.Module) -> PreTrainedModel:
+    """What `with_adapters` gave, with what its adapters learnt in the weights."""
+    merged = network if isinstance(network, PreTrainedModel) else cast(Any, network).merge_and_unload()
+    assert isinstance(merged, PreTrainedModel)
+    return merged

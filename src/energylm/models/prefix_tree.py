@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 from energylm.config.models import RIGHT_TO_LEFT
 from energylm.errors import ModelError
@@ -161,7 +161,6 @@ def tree_log_probs(
     """
     if model.network.training:
         raise ModelError("the network is in training mode, so dropout would change its probabilities; call .eval()")
-    AttentionInterface.register(ATTENTION_NAME, prefix_tree_attention)
     backwards = model.direction == RIGHT_TO_LEFT
     budget = asked_tokens(model.network) or max(1, logits_at_once // model.vocabulary_size)
     results: list[list[Tensor]] = [[torch.empty(0)] * len(sequences) for sequences in lists]
@@ -197,19 +196,26 @@ def _pieces(
     return trees
 
 
-def _read(model: CausalLanguageModel, trees: Sequence[PrefixTree]) -> list[Tensor]:
-    """The log-probability of every edge of every tree."""
-    batch = TreeBatch.of(trees, device=model.network.device)
-    model.check_length(int(batch.depth_BN.max()) + 1)
-    model.check_ids(torch.from_numpy(np.concatenate([tree.edge_token_E for tree in trees])))
-    with switched_attention(model.network, ATTENTION_NAME):
-        logits_BNV = model.network(
+def tree_logits(network: nn.Module, batch: TreeBatch) -> Tensor:
+    """(B, N, V) after every node; gradients go through."""
+    AttentionInterface.register(ATTENTION_NAME, prefix_tree_attention)
+    with switched_attention(cast(PreTrainedModel, network), ATTENTION_NAME):
+        logits_BNV: Tensor = network(
             input_ids=batch.tokens_BN,
             attention_mask=torch.ones_like(batch.tokens_BN),  # unread; without one transformers warns of padding
             position_ids=batch.depth_BN,
             use_cache=False,
             prefix_tree=batch,
         ).logits
+    return logits_BNV
+
+
+def _read(model: CausalLanguageModel, trees: Sequence[PrefixTree]) -> list[Tensor]:
+    """The log-probability of every edge of every tree."""
+    batch = TreeBatch.of(trees, device=model.network.device)
+    model.check_length(int(batch.depth_BN.max()) + 1)
+    model.check_ids(torch.from_numpy(np.concatenate([tree.edge_token_E for tree in trees])))
+    logits_BNV = tree_logits(model.network, batch)
     total_BN = log_totals(logits_BNV, dtype=model.result_dtype)
     log_probs = []
     for row, tree in enumerate(trees):

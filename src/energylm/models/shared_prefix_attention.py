@@ -64,7 +64,7 @@ class ReadContexts:
     ) -> tuple[Prefix, Tensor]:
         """A prefix, which nobody changes, and logits (B, V), which anybody may."""
         batch = tuple(map(tuple, contexts))
-        found = self._kept[batch] = self._kept.pop(batch, None) or read()
+        found = self._kept[batch] = self._kept.pop(batch) if batch in self._kept else read()
         while sum(prefix.nbytes + logits.nbytes for prefix, logits in self._kept.values()) > KEPT_BYTES:
             del self._kept[next(iter(self._kept))]
         return found[0], found[1].clone()

@@ -3,6 +3,9 @@
     batch of step s    lists in an order of each epoch's own, each with all its hypotheses
     loss               a function of (f, E, cost) over a list by name: `objectives.list_losses`
 
+Energies come from whole texts (`WholeTexts`: any network that gives one), or are a causal network's own log-likelihoods
+(`PrefixTrees`): E(h) = −w · log P(h | what was heard before), each list read as the tree of its prefixes.
+
 Only lists in which some hypothesis is better than another are read: the others have no gradient. Validation counts, of
 lists that no update sees, the errors above the oracle's that f − E chooses (`excess`), and the loss.
 
@@ -14,16 +17,19 @@ Relations  `energy_task` contrasts real text with a language model's; `verbs.clo
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from energylm.errors import DataError
+from energylm.models.prefix_tree import PrefixTree, TreeBatch, tree_logits
+from energylm.numerics.categorical import widened
 from energylm.objectives.list_losses import ListLoss, best_members, teaches
 from energylm.randomness import derive_seed, epoch_order
 from energylm.training.task import Batch, Share, Sums
@@ -40,6 +46,7 @@ class CostedList:
     texts: tuple[str, ...]
     base: tuple[float, ...]  # the recogniser's scores, higher = better
     costs: tuple[float, ...]
+    context: str = ""  # what was heard before
 
     @property
     def teaches(self) -> bool:
@@ -64,8 +71,74 @@ def same_reference(reference: str | None) -> str:
     return " ".join((reference or "").split()).casefold()
 
 
+class ListReader(Protocol):
+    """How the texts of lists get energies."""
+
+    def read(self, lists: Sequence[CostedList]) -> Batch: ...
+
+    def tokens(self, batch: Batch) -> int: ...
+
+    def energies(self, model: nn.Module, batch: Batch) -> Tensor:
+        """(S,) of all texts of all lists, one after the other."""
+        ...
+
+
+@dataclass(frozen=True)
+class WholeTexts:
+    """`model(tokens_BT, lengths_B)` gives energies (B,)."""
+
+    encode: Encode
+
+    def read(self, lists: Sequence[CostedList]) -> Batch:
+        tokens_ST, lengths_S = self.encode([text for each in lists for text in each.texts])
+        return {"tokens_ST": tokens_ST, "lengths_S": lengths_S}
+
+    def tokens(self, batch: Batch) -> int:
+        return int(batch["lengths_S"].sum())
+
+    def energies(self, model: nn.Module, batch: Batch) -> Tensor:
+        energy_S: Tensor = model(batch["tokens_ST"], batch["lengths_S"])
+        return energy_S
+
+
+@dataclass(frozen=True)
+class PrefixTrees:
+    """`model` is a causal network of transformers. `encode(context, text)` gives the tokens of both, and how many of
+    them are the context's: these are read and not counted."""
+
+    encode: Callable[[str, str], tuple[Sequence[int], int]]
+    start_token_id: int
+    weight: float  # w
+
+    def read(self, lists: Sequence[CostedList]) -> Batch:
+        trees, texts = [], 0
+        edges: list[tuple[int, int, int]] = []  # list, node, token
+        counted: list[tuple[int, int]] = []  # edge, text
+        for row, each in enumerate(lists):
+            encoded = [self.encode(each.context, text) for text in each.texts]
+            tree = PrefixTree.of([ids for ids, _ in encoded], start_token_id=self.start_token_id)
+            for (_, given), path in zip(encoded, tree.paths, strict=True):
+                counted += [(len(edges) + edge, texts) for edge in path[given:]]
+                texts += 1
+            edges += [(row, node, token) for node, token in zip(tree.edge_node_E, tree.edge_token_E, strict=True)]
+            trees.append(tree)
+        batch = TreeBatch.of(trees, device=torch.device("cpu"))
+        nodes_B = torch.tensor([tree.nodes for tree in trees])
+        return {**vars(batch), "edge_E3": torch.tensor(edges), "counted_C2": torch.tensor(counted), "nodes_B": nodes_B}
+
+    def tokens(self, batch: Batch) -> int:
+        return int(batch["nodes_B"].sum())
+
+    def energies(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits_BNV = tree_logits(model, TreeBatch(*(batch[each.name] for each in fields(TreeBatch))))
+        (row_E, node_E, token_E), (edge_C, text_C) = batch["edge_E3"].T, batch["counted_C2"].T
+        log_prob_E = -cross_entropy(widened(logits_BNV[row_E, node_E]), token_E, reduction="none")
+        log_prob_S = log_prob_E.new_zeros(int(text_C.max()) + 1).index_add(0, text_C, log_prob_E[edge_C])
+        return -self.weight * log_prob_S
+
+
 class ListTask:
-    """A `training.task.Task`. `model(tokens_BT, lengths_B)` gives energies (B,)."""
+    """A `training.task.Task`; `reader` says what the model is."""
 
     loss_weights: Mapping[str, float] = {"loss": 1.0}
 
@@ -76,13 +149,13 @@ class ListTask:
         valid: Sequence[CostedList] = (),
         *,
         objective: ListLoss,
-        encode: Encode,
+        reader: ListReader,
         seed: int,
         global_batch: int,
         save_model: Callable[[nn.Module, Path], None],
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model, self.encode, self.objective = model, encode, objective
+        self.model, self.reader, self.objective = model, reader, objective
         self.train = [each for each in train if each.teaches]
         self.valid = [each for each in valid if each.teaches]
         if len(self.train) < FEWEST_TO_LEARN:
@@ -99,23 +172,22 @@ class ListTask:
         return self._read([self.train[index] for index in index_U])
 
     def _read(self, lists: Sequence[CostedList]) -> Batch:
-        """Texts of all lists one after the other, and f and costs as (U, H); f = −∞ for what is not there."""
-        tokens_ST, lengths_S = self.encode([text for each in lists for text in each.texts])
+        """What the reader made of the lists, and f and costs as (U, H); f = −∞ for what is not there."""
         shape = (len(lists), max(len(each.texts) for each in lists))
         base_UH, cost_UH = torch.full(shape, _ABSENT), torch.zeros(shape)
         for row, each in enumerate(lists):
             base_UH[row, : len(each.base)] = torch.tensor(each.base)
             cost_UH[row, : len(each.costs)] = torch.tensor(each.costs)
-        return {"tokens_ST": tokens_ST, "lengths_S": lengths_S, "base_UH": base_UH, "cost_UH": cost_UH}
+        return {**self.reader.read(lists), "base_UH": base_UH, "cost_UH": cost_UH}
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {"loss": float(len(batch["base_UH"]))}
 
     def tokens(self, batch: Batch) -> int:
-        return int(batch["lengths_S"].sum())
+        return self.reader.tokens(batch)
 
     def loss(self, model: nn.Module, batch: Batch) -> Sums:
-        energy_S = model(batch["tokens_ST"], batch["lengths_S"])
+        energy_S = self.reader.energies(model, batch)
         base_UH, cost_UH = batch["base_UH"], batch["cost_UH"]
         energy_UH = energy_S.new_zeros(base_UH.shape).masked_scatter(base_UH.isfinite(), energy_S)
         lists = torch.tensor(float(len(base_UH)), device=energy_S.device)

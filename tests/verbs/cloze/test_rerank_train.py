@@ -5,13 +5,14 @@ import json
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from energylm import LanguageModel
 from energylm.bundles.energy_model import EnergyModel
 from energylm.cli.main import run as command_line
 from energylm.data.nbest import read_lists
 from energylm.energies.encoder_bodies import BagOfTokens, BagOfTokensConfig
-from energylm.errors import ConfigError, DataError
+from energylm.errors import ConfigError, DataError, ModelError
 from energylm.jobs.job import Job
 from energylm.verbs.cloze import rerank_training
 from energylm.verbs.cloze.rerank import Rerank, TrainReranker
@@ -153,3 +154,47 @@ def test_lists_without_references_are_refused(tmp_path, bag):
     assert len(read_lists(path)) == 4
     with pytest.raises(DataError, match="no reference"):
         verb(path, bag).check(Job(output=tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory):
+    """A language model of the words, all equally likely at first."""
+    folder = tmp_path_factory.mktemp("causal")
+    saved_tokenizer(folder)
+    sizes = {"vocab_size": len(WORDS), "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("options", [{}, {"lora_rank": 4}])
+def test_a_language_model_learns_by_its_own_likelihood(tmp_path, causal, options):
+    """ "is" for "was", of a word that stands in the list before: what comes of it is a language model that reranks."""
+    lists = written(tmp_path / "shared.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
+    asked = verb(lists, causal, likelihood=0.5, context=3, **options)
+    run = asked.run(Job(output=tmp_path / "run"))
+    assert run.reranked.value < 5 and run.one_best.value == pytest.approx(100 / 4)
+    before, after = (LanguageModel.from_pretrained(folder) for folder in (causal, run.model))
+    gains = [
+        model.score(["so it is"])[0].log_prob - model.score(["so it was"])[0].log_prob for model in (before, after)
+    ]
+    assert gains[1] > gains[0] + 0.1 and after.provenance["trained_on"] == ["shared.json"]
+    saved = json.loads((tmp_path / "run" / "reranker.json").read_text())
+    assert saved["scorers"] == [{"model": "model", "context": 3}]
+    again = asked.run(Job(output=tmp_path / "run"))
+    assert again.was_finished and again.reranked == run.reranked
+    fresh = tmp_path / "fresh.json"
+    fresh.write_text(
+        json.dumps({"v": {"hyp_1": {"score": -1.0, "text": "it was"}, "hyp_2": {"score": -1.3, "text": "it is"}}})
+    )
+    assert Rerank.checked({"model": str(tmp_path / "run"), "files": str(fresh)}).run().chosen[0][0].best == "it is"
+
+
+def test_likelihoods_are_of_causal_models_and_have_options_of_their_own(tmp_path, causal, bag):
+    lists = written(tmp_path / "lists.json", "good{}".format, "bad{}".format)
+    for name in ("lora_rank", "context"):
+        with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} is for the log-likelihood"):
+            verb(lists, causal, **{name: 4})
+    with pytest.raises(ModelError):
+        verb(lists, bag, likelihood=0.5).run(Job(output=tmp_path / "run"))

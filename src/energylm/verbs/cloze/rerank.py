@@ -278,6 +278,8 @@ class TrainReranker(TrainingVerb):
         "energylm rerank train dev_other.json --dev dev_clean.json --init minilm-l6 --output runs/reranker",
         "energylm rerank train dev.json --init runs/electric/model --objective nce --scorer smollm2-135m -o runs/r",
         "energylm rerank train dev.nbest --references dev.en --init lm --metric bleu --output runs/translated",
+        "energylm rerank train dev_other.json --dev dev_clean.json --init smollm2-135m --likelihood 0.5 --lora-rank 16 "
+        "--context 50 --casing lower --output runs/tuned",
     )
     shortcuts: ClassVar = {
         "steps": "training.steps",
@@ -316,6 +318,25 @@ class TrainReranker(TrainingVerb):
         "against the most offending hypothesis.",
     )
     pooling: Pooling = Field("sum", description="How states of tokens become one energy: sum, mean or first.")
+    likelihood: float | None = Field(
+        None,
+        gt=0,
+        exclude_if=lambda value: value is None,
+        description="Of a causal model no new projection but its own log-likelihood is the energy, with this λ while "
+        "it learns (0.5 suits word errors of SmolLM2); what comes of it is a language model again.",
+    )
+    lora_rank: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda value: value is None,
+        description="With --likelihood: adapters of this rank learn, and nothing else (needs peft).",
+    )
+    context: int = Field(
+        0,
+        ge=0,
+        exclude_if=lambda value: value == 0,
+        description="With --likelihood: words heard before that are read first, as of `energylm rerank`.",
+    )
     casing: Casing = Field("keep", description="What the energy and the scorers read: texts as they are, or recased.")
     metric: MetricName = Field("wer", description="What choices cost, and what λ are tuned by: wer, bleu or chrf.")
     folds: int = Field(3, ge=2, description="Parts of the lists, each judged by an energy trained on the others.")
@@ -338,6 +359,14 @@ class TrainReranker(TrainingVerb):
         validation=ValidationConfig(every_steps=50, metric="excess"),
         checkpoint=CheckpointConfig(every_steps=50, keep=1),
     )
+
+    @model_validator(mode="after")
+    def _likelihoods_have_options_of_their_own(self) -> Self:
+        for name in ("lora_rank", "context"):
+            if self.likelihood is None and getattr(self, name):
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} is for the log-likelihood of a causal model; add --likelihood, or drop it")
+        return self
 
     def check(self, job: Job = DEFAULT_JOB) -> str:
         from energylm.verbs.cloze.rerank_training import describe_training

@@ -1,6 +1,6 @@
 """The work of `energylm rerank train`: an energy for each fold, one for all lists, λ by scores that no list tuned.
 
-OUTPUT/model/            the energy that learnt from all lists
+OUTPUT/model/            the energy that learnt from all lists; with `--likelihood` a language model
 OUTPUT/folds/1/ …        those that learnt from all lists but a fold
 OUTPUT/reranker.json     what `energylm rerank OUTPUT` takes for its options: scorers, terms and their λ
 OUTPUT/blocks/           the scores of the other scorers, kept
@@ -11,23 +11,36 @@ OUTPUT/model knows its own lists by heart, and λ tuned on those would trust it 
 energy, the folds are those of the dev lists, and training lists with a reference of theirs are left out.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
+from energylm.bundles.causal_networks import with_adapters, without_adapters
 from energylm.bundles.energy_model import KIND as ENERGY
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.known_models import locate
+from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import load_head, model_identity, read_manifest
-from energylm.bundles.reranker import check_references, gathered_scores, hypothesis_statistics
+from energylm.bundles.reranker import (
+    check_references,
+    gathered_scores,
+    hypothesis_statistics,
+    list_blocks,
+    score_block,
+)
+from energylm.bundles.scorer import CausalScorer, Scorer
 from energylm.bundles.scorer_text import recased
-from energylm.config.models import SUM, TEXT
+from energylm.config.models import LEFT_TO_RIGHT, SUM, TEXT
 from energylm.config.training import TrainingConfig
-from energylm.data.nbest import NBest, read_lists, recognisers_best, sample_lists
+from energylm.data.nbest import NBest, read_lists, recognisers_best, sample_lists, with_context
+from energylm.errors import ModelError
 from energylm.estimators.additive_metrics import (
     AdditiveMetric,
     Floats,
@@ -40,10 +53,19 @@ from energylm.estimators.weight_tuning import ListScores, search_weights
 from energylm.files import sha256_of_json, write_json
 from energylm.jobs.engine import open_engine
 from energylm.jobs.job import Job
+from energylm.models.prefix_tree import why_not_prefix_tree
 from energylm.objectives.list_losses import LIST_LOSSES
 from energylm.progress import progress, say
 from energylm.training.engine import state_of_run, train
-from energylm.training.list_task import CostedList, ListTask, list_folds, same_reference
+from energylm.training.list_task import (
+    CostedList,
+    ListReader,
+    ListTask,
+    PrefixTrees,
+    WholeTexts,
+    list_folds,
+    same_reference,
+)
 from energylm.training.state import TrainedRun, TrainingResult
 from energylm.verbs.cloze.rerank import MODEL_FOLDER, RERANKER_FILE, NamedScorer, RerankSet, TrainReranker
 from energylm.verbs.cloze.rerank_report import best_members
@@ -104,7 +126,7 @@ class TrainingLists:
             members = [of_list.hypotheses[index] for index in filled]
             costs = tuple(float(cost_UH[row, index]) for index in filled)
             texts, base = tuple(each.text for each in members), tuple(each.score for each in members)
-            costed.append(CostedList(texts, base, costs))
+            costed.append(CostedList(texts, base, costs, of_list.context))
         return cls(lists, statistics_UHM, costed, list_folds([each.reference or "" for each in lists], folds))
 
     def without(self, fold: int) -> list[CostedList]:
@@ -117,22 +139,23 @@ def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
     output, metric = job.folder, metric_called(verb.metric)
     train, dev = read_training_lists(verb)
     known = TrainingLists.of(dev or train, metric, folds=verb.folds)
-    lists, energies = known.lists, [[0.0]] * len(known.lists)
+    lists, own = known.lists, NamedScorer(model=MODEL_FOLDER, casing=verb.casing, context=verb.context)
     learnt = TrainingLists.of(train, metric, folds=verb.folds).costed if dev else known.costed
+    judged: list[list[float]] = [[]] * len(lists)
     for fold, held_out in enumerate(() if dev else known.folds):
         folder = output / "folds" / str(fold + 1)
         say(f"energylm: fold {fold + 1} of {len(known.folds)}: {len(held_out):,} lists held out")
         _train(verb, known.without(fold), folder)
-        _judge(folder, known, held_out, verb, energies)
+        for index, of_list in zip(held_out, _judge(folder, [lists[each] for each in held_out], own), strict=True):
+            judged[index] = of_list
     result = _train(verb, learnt, output)
     if dev:
-        _judge(output, known, np.arange(len(lists)), verb, energies)
-    own = NamedScorer(model=MODEL_FOLDER, casing=verb.casing)
+        judged = _judge(output, lists, own)
     others = [NamedScorer(model=name, casing=verb.casing) for name in verb.scorer]
     with open_engine(job.engine) as engine:
         file = RerankSet(lists=verb.lists[0])
         outcomes = [score_files(scorer, {file: lists}, output, engine) for scorer in others]
-    scored = [[[-energy for energy in of_list] for of_list in energies], *(each.scores[file] for each in outcomes)]
+    scored = [judged, *(each.scores[file] for each in outcomes)]
     names = [own.model, *(each.name for each in outcomes)]
     scores = gathered_scores(lists, scored, names=names, terms=verb.term)
     weights = search_weights(scores, known.statistics_UHM, metric).weights
@@ -163,7 +186,7 @@ def read_training_lists(verb: TrainReranker) -> tuple[list[NBest], list[NBest]]:
     def read(names: Sequence[str], references: Sequence[str], limit: int | None) -> list[NBest]:
         lists = []
         for name, of_file in zip(names, references or (None,) * len(names), strict=True):
-            of_name = read_lists(name, form=verb.format, references=of_file)
+            of_name = with_context(read_lists(name, form=verb.format, references=of_file), verb.context)
             lists += sample_lists(of_name, limit, seed=verb.training.seed)
         return lists
 
@@ -177,24 +200,19 @@ def read_training_lists(verb: TrainReranker) -> tuple[list[NBest], list[NBest]]:
 
 
 def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> TrainingResult:
-    energy = start_energy(verb)
+    network, reader, save = _likelihood(verb, folder) if verb.likelihood else _energy(verb, folder)
     held = round(verb.validation_share * len(lists))
     settings = verb.training.model_dump()
     if not held:
         settings["validation"]["every_steps"] = None
     training = TrainingConfig.checked(settings, origin="the training settings")
-
-    def save(network: Any, target: Path) -> None:
-        energy.network = network
-        energy.name = folder.name
-        energy.save_pretrained(target)
-
+    own = {"likelihood": verb.likelihood, "lora_rank": verb.lora_rank, "context": verb.context}
     task = ListTask(
-        energy.network,
+        network,
         lists[: len(lists) - held],
         lists[len(lists) - held :],
         objective=LIST_LOSSES[verb.objective],
-        encode=lambda texts: energy.encode_texts([recased(text, verb.casing) for text in texts]),
+        reader=reader,
         seed=training.seed,
         global_batch=training.global_batch,
         save_model=save,
@@ -204,9 +222,50 @@ def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> Tr
             "pooling": verb.pooling,
             "casing": verb.casing,
             "texts": sha256_of_json([[each.texts, each.base, each.costs] for each in lists]),
+            **(own if verb.likelihood else {}),
         },
     )
     return train(task, training, folder=folder)
+
+
+Start = tuple[nn.Module, ListReader, Callable[[nn.Module, Path], None]]  # what learns, how it reads, what saves it
+
+
+def _energy(verb: TrainReranker, folder: Path) -> Start:
+    energy = start_energy(verb)
+
+    def save(network: Any, target: Path) -> None:
+        energy.network = network
+        energy.name = folder.name
+        energy.save_pretrained(target)
+
+    encode = WholeTexts(lambda texts: energy.encode_texts([recased(text, verb.casing) for text in texts]))
+    return energy.network, encode, save
+
+
+def _likelihood(verb: TrainReranker, folder: Path) -> Start:
+    """A causal model whose log-likelihood is the energy."""
+    lm = LanguageModel.from_pretrained(verb.init, device="cpu", dtype=torch.float32)
+    scorer = CausalScorer(lm)
+    start, why_not = lm.model.start_token_id, why_not_prefix_tree(lm.model)
+    if why_not is not None or start is None or lm.model.direction != LEFT_TO_RIGHT:
+        reason = why_not or f"it reads {lm.model.direction}"
+        raise ModelError(f"{verb.init} cannot learn by its log-likelihood ({reason}); leave --likelihood out")
+
+    def encode(context: str, text: str) -> tuple[Sequence[int], int]:
+        given = len(context.split())
+        reading = scorer.read(recased(f"{context} {text}" if context else text, verb.casing))
+        return reading.ids, bisect_left(reading.words, given)
+
+    def save(network: nn.Module, target: Path) -> None:
+        lm.model.network = without_adapters(network)
+        lm.name = folder.name
+        lm.provenance |= {"list_objective": verb.objective, "trained_on": _names(verb)}
+        lm.save_pretrained(target)
+
+    assert verb.likelihood is not None
+    network = with_adapters(lm.model.network, verb.lora_rank, seed=verb.training.seed)
+    return network, PrefixTrees(encode, start_token_id=start, weight=verb.likelihood), save
 
 
 def start_energy(verb: TrainReranker) -> EnergyModel:
@@ -221,20 +280,22 @@ def start_energy(verb: TrainReranker) -> EnergyModel:
     if manifest.get("kind") == "electric" and verb.pooling == SUM and isinstance(location, Path):
         load_head(energy.network.head, location)
         energy.network.head.bias.data.zero_()  # Electric's is one for every token: the λ of a length
-    energy.provenance |= {"loss": f"list {verb.objective}", "trained_on": [Path(name).name for name in verb.lists]}
+    energy.provenance |= {"loss": f"list {verb.objective}", "trained_on": _names(verb)}
     return energy
 
 
-def _judge(
-    folder: Path, known: TrainingLists, indices: Indices, verb: TrainReranker, energies: list[list[float]]
-) -> None:
-    """Put what the energy of `folder` says of the lists at `indices` into `energies`."""
-    judge = EnergyModel.from_pretrained(folder / MODEL_FOLDER)
-    with progress("judging lists", total=len(indices), unit="list") as bar:
-        for index in indices:
-            texts = [recased(text, verb.casing) for text in known.costed[index].texts]
-            energies[index] = judge.text_energies(texts).double().tolist()
-            bar.advance(1)
+def _names(verb: TrainReranker) -> list[str]:
+    return [Path(name).name for name in verb.lists]
+
+
+def _judge(folder: Path, lists: Sequence[NBest], own: NamedScorer) -> list[list[float]]:
+    """What the energy of `folder` says of the hypotheses of each list: −E, of those with text."""
+    judge, scores = Scorer.from_pretrained(folder / own.model, config=own), []
+    with progress("judging lists", total=len(lists), unit="list") as bar:
+        for block in list_blocks(lists, context=own.context):
+            scores += score_block(judge, block).scores
+            bar.advance(len(block.texts))
+    return scores
 
 
 def _save(output: Path, verb: TrainReranker, scorers: Sequence[NamedScorer], weights: Sequence[float]) -> None:

@@ -16,19 +16,20 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from energylm.bundles.causal_networks import with_adapters, without_adapters
 from energylm.bundles.language_model import LanguageModel, SequenceScore
 from energylm.bundles.model_folder import weights_sha256
 from energylm.data.corpus import Corpus
 from energylm.data.text_files import existing, read_texts, read_whole
 from energylm.data.tokenizer import tokenizer_sha256
 from energylm.data.windows import Windows, even_windows
-from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismatch, extra
+from energylm.errors import ConfigError, DataError, ModelError, VocabularyMismatch
 from energylm.estimators.perplexity import PerplexityEstimate
 from energylm.files import read_json, write_json
 from energylm.jobs.job import Job
@@ -128,7 +129,7 @@ def _build(verb: TrainLM, corpus: Corpus) -> PreTrainedModel:
                 f"network.{next(iter(verb.network))} changes a preset, but the shape is {verb.pretrained}'s"
             )
         network = _existing(verb.pretrained, verb, corpus)
-        return network if verb.lora_rank is None else _adapted(network, verb)
+        return with_adapters(network, verb.lora_rank, seed=verb.training.seed)
     if verb.base is None:
         return _new(verb, corpus, overrides=verb.network)
     base = _existing(verb.base, verb, corpus)
@@ -144,17 +145,6 @@ def _build(verb: TrainLM, corpus: Corpus) -> PreTrainedModel:
         overrides=verb.network,
     )
     return _new(verb, corpus, overrides={**verb.network, "width": width})
-
-
-def _adapted(network: PreTrainedModel, verb: TrainLM) -> PreTrainedModel:
-    """The network with adapters in all its layers, which alone learn."""
-    with extra("adapters"):
-        from peft import LoraConfig, get_peft_model
-    rank = verb.lora_rank
-    assert rank is not None
-    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
-    with seeded(verb.training.seed, "adapters"):
-        return cast(PreTrainedModel, get_peft_model(network, config))
 
 
 def _new(verb: TrainLM, corpus: Corpus, *, overrides: Mapping[str, Any]) -> PreTrainedModel:
@@ -196,9 +186,7 @@ def _fingerprint(verb: TrainLM, corpus: Corpus) -> dict[str, Any]:
 
 
 def _save(network: nn.Module, folder: Path, *, verb: TrainLM, corpus: Corpus) -> None:
-    if verb.lora_rank is not None:
-        network = network.merge_and_unload()  # type: ignore[operator]  # a PEFT model, which is no class of transformers
-    assert isinstance(network, PreTrainedModel)
+    network = without_adapters(network)
     end = corpus.end_token_id
     model = CausalLanguageModel(network, start_token_id=end, eos_token_id=end, direction=verb.direction)
     provenance = {
