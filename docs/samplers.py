@@ -1,14 +1,13 @@
 """What the samplers of long texts are worth: measured with SmolLM2 and an energy trained here, kept, drawn.
 
-    python docs/samplers.py measure WORK      takes an hour of one core; a killed run goes on where it stopped
+    python docs/samplers.py study WORK        all of it: some hours of one core; a killed run goes on where it stopped
+    python docs/samplers.py measure WORK      the measurements alone, from a corpus, negatives and an energy in WORK
     python docs/samplers.py draw              docs/samplers.json → docs/samplers.png and the tables of docs/choose.md
 
-WORK holds what three commands made (LM = smollm2-135m): `energylm corpus build sotu:modern --tokenizer LM -o corpus`,
-`energylm negatives LM corpus -o negatives -k 3 --length 288 --prefix-tokens 32 --contexts 128 --documents within
---block-contexts 32`, and `energylm energy train negatives --corpus corpus --init minilm-l6 --reads text -o energy -k 1
---steps 48 --batch 4 --learning-rate 0.0002` with `--set` validation_fraction=0.2, validation_contexts=12,
-validation_negatives=3, training.validation.every_steps=24, training.schedule.warmup_steps=5, training.precision=bf16.
-What is kept was made from the first three of the four blocks of negatives, 96 contexts: time was short.
+The energy was trained on the first three of the four blocks of negatives, 96 contexts (time was short), which is what
+`first_blocks` leaves of them. What is kept was made by these functions, several processes sharing the work. The same
+seeds give the same texts, energies and intervals on the same machine; on others rounding may change a token, bf16 the
+energy, and seconds are of that day.
 
 Both samplers draw `RUNS` runs of `N` texts for each context. Resampling estimates Z by the mean weight of a run,
 smc by its particles; both without bias. What a run is worth is told in the same way for both:
@@ -24,6 +23,7 @@ prefix is completed several times by the language model, which gives ψ* = log E
 
 import json
 import math
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -43,15 +43,18 @@ from energylm.config.sampling import JointSampling, Truncation
 from energylm.data.contrast import split_affix
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import open_negatives_sources
+from energylm.data.negatives_manifest import MANIFEST_FILE, recorded_negatives
 from energylm.data.windows import Windows
 from energylm.energies.prefix_value import PrefixValue, fit_prefix_value
 from energylm.files import write_json
+from energylm.jobs.job import Job
 from energylm.plots import LinePlot, Series
 from energylm.progress import progress
 from energylm.randomness import row_keys
 from energylm.samplers.choices import RowChoices
 from energylm.samplers.written_rows import ReadContexts
 from energylm.tables import Table, to_markdown
+from energylm.verbs import BuildCorpus, MakeNegatives, TrainEnergy
 
 DOCS = Path(__file__).parent
 KEPT, PAGE = DOCS / "samplers.json", DOCS / "choose.md"
@@ -62,6 +65,56 @@ CUTS = (16, 32, 48, 64, 96, 128, 192, 256)
 NESTED_LENGTHS, NESTED_FRACTIONS, PREFIXES, COMPLETIONS, NESTED_CONTEXTS = (128, 256), (0.5, 0.75, 0.875), 12, 8, 2
 BOOTSTRAPS = 2000
 ALPHA, POWER_TOKENS, POWER_CONTEXTS, CHAINS, MOVES = 4.0, 48, 2, 4, 15
+
+
+def prepare(folder: Path) -> None:
+    """Corpus, negatives and energy, by energylm's own verbs: what is finished is not made again."""
+    corpus, negatives = str(folder / "corpus"), folder / "negatives"
+    BuildCorpus(sources=("sotu:modern",), tokenizer=LM).run(Job(output=Path(corpus)))
+    MakeNegatives(
+        language_model=LM,
+        corpus=corpus,
+        k=3,
+        length=PREFIX + max(LENGTHS),
+        prefix_tokens=PREFIX,
+        contexts=128,
+        documents="within",
+        block_contexts=32,
+    ).run(Job(output=folder / "negatives-128"))
+    first_blocks(folder / "negatives-128", negatives, blocks=3)
+    TrainEnergy(
+        negatives=str(negatives),
+        corpus=corpus,
+        init="minilm-l6",
+        reads="text",
+        negatives_per_context=1,
+        validation_fraction=0.2,
+        validation_contexts=12,
+        validation_negatives=3,
+        training={
+            "steps": 48,
+            "global_batch": 4,
+            "precision": "bf16",
+            "optimizer": {"learning_rate": 2e-4},
+            "schedule": {"warmup_steps": 5},
+            "validation": {"every_steps": 24},
+        },
+    ).run(Job(output=folder / "energy"))
+
+
+def first_blocks(whole: Path, folder: Path, *, blocks: int) -> None:
+    """A folder with the first blocks of finished or unfinished negatives, which says how many contexts they are."""
+    if folder.is_dir():
+        return
+    manifest = recorded_negatives(whole)
+    shards = manifest.shards[:blocks]
+    contexts = sum(shard.contexts for shard in shards)
+    settings = manifest.settings | {"contexts": contexts}
+    folder.mkdir()
+    for shard in shards:
+        shutil.copy(whole / shard.file, folder / shard.file)
+    told = {"shards": shards, "contexts": contexts, "settings": settings}
+    manifest.model_copy(update=told).save(folder, file=MANIFEST_FILE)
 
 
 def readings(folder: Path, bound: BoundEnergy) -> dict[str, torch.Tensor]:
@@ -410,9 +463,13 @@ def bootstrap(units: int, *, seed: int) -> torch.Tensor:
     return torch.cat([torch.ones(1, units, dtype=torch.float64), count_RM])
 
 
-def of_all_draws(kept: dict[str, Any], of_group: list[dict[str, Any]], beta: float, length: int) -> dict[str, Any]:
+def of_all_draws(kept: dict[str, Any], beta: float, length: int, *, unseen: float = 0.0) -> dict[str, torch.Tensor]:
     """(R,) chi-square of resampling and least variance of any number of cuts, from pools and completions together:
-    completions of prefixes of P have the law P as well, and show rarer texts. Means over contexts."""
+    completions of prefixes of P have the law P as well, and show rarer texts. Means over contexts. `unseen` is the
+    probability of texts after each context that nobody drew, as heavy as the heaviest that was drawn after any."""
+    of_group = [own for own in kept["nested"] if (own["beta"], own["length"]) == (beta, length)]
+    energies = [energy for pool in kept["pools"] for energy in pool["energy"][str(length)]]
+    heaviest = torch.tensor([-beta * min(energies)], dtype=torch.float64)
     both = []
     for number, pool in enumerate(kept["pools"]):
         texts = -beta * torch.tensor(pool["energy"][str(length)]).double()
@@ -422,8 +479,10 @@ def of_all_draws(kept: dict[str, Any], of_group: list[dict[str, Any]], beta: flo
                 completions_MK = -torch.tensor(own["energy"], dtype=torch.float64)
                 log_weights.append(completions_MK.flatten())
                 units.append(torch.arange(len(completions_MK)).repeat_interleave(completions_MK.shape[1]))
-        count_RM = bootstrap(len(texts), seed=number)
-        both.append(torch.stack(chi_square_and_least(torch.cat(log_weights), count_RM[:, torch.cat(units)])))
+        count_RN = bootstrap(len(texts), seed=number)[:, torch.cat(units)]
+        others_R1 = count_RN.sum(1, keepdim=True) * unseen / (1 - unseen)
+        counts_RN = torch.cat([count_RN, others_R1], dim=1)
+        both.append(torch.stack(chi_square_and_least(torch.cat([*log_weights, heaviest]), counts_RN)))
     plain_R, least_R = torch.stack(both).mean(0)
     return {"resample": plain_R, "oracle": least_R}
 
@@ -443,9 +502,17 @@ def ceilings(kept: dict[str, Any]) -> list[dict[str, Any]]:
             mean = {key: torch.stack([one[key] for one in told]).mean(0) for key in told[0]}
             share = share_between([torch.tensor(own["energy"], dtype=torch.float64) for own in of_cut])
             rows.append({"beta": beta, "length": length, "cut": cut, **mean, "between": share, **agreement(of_cut)})
-        every = of_all_draws(kept, of_group, beta, length)
-        rows.append({"beta": beta, "length": length, "cut": "any", **every})
+        rows.append({"beta": beta, "length": length, "cut": "any", **of_all_draws(kept, beta, length)})
     return rows
+
+
+def most_with_unseen(kept: dict[str, Any], beta: float, length: int) -> tuple[float, float]:
+    """The largest number of times that the oracle with any number of cuts could be worth resampling if up to a tenth of
+    the texts after each context had gone unseen, and the probability of these."""
+    shares = [number / 200 for number in range(21)]
+    worths = [of_all_draws(kept, beta, length, unseen=share) for share in shares]
+    times = [float((1 + worth["resample"][0]) / (1 + worth["oracle"][0])) for worth in worths]
+    return max(zip(times, shares, strict=True))
 
 
 def share_between(energies: list[torch.Tensor]) -> float:
@@ -596,7 +663,8 @@ def draw() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "measure":
+    if sys.argv[1] == "study":
+        prepare(Path(sys.argv[2]))
+    if sys.argv[1] in ("study", "measure"):
         measure(Path(sys.argv[2]))
-    else:
-        draw()
+    draw()

@@ -131,6 +131,26 @@ def test_the_figures_say_what_the_code_says(tmp_path):
     assert max(ends["lower"]) < ends["truth"][0] < ends["upper"][-1]  # as the page says
 
 
+def assert_told_limits(samplers, kept, words):
+    """The sentences on what a perfect value could be worth: best single cut, any cuts, widths, unseen texts."""
+    rows = {(row["beta"], row["length"], row["cut"]): row for row in samplers.ceilings(kept)}
+
+    def times(*key):
+        return samplers.with_interval((1 + rows[key]["resample"]) / (1 + rows[key]["oracle"]))
+
+    def width(*key):
+        value = (rows[key]["oracle"] / rows[key]["resample"]).sqrt()
+        return "{:.2f} ({:.2f} to {:.2f})".format(float(value[0]), *samplers.interval(value))
+
+    any_128, any_256 = (1.0, 128, "any"), (1.0, 256, "any")
+    assert f"at most {times(*any_128)} and {times(*any_256)} times" in words
+    assert f"not narrower than {width(*any_128)} and {width(*any_256)} of" in words
+    assert times(1.0, 128, 64).replace(")", "; 128 tokens)").replace(" (", " times (") in words
+    assert times(1.0, 256, 128).replace(")", "; 256)").replace(" (", " times (") in words
+    unseen = [samplers.most_with_unseen(kept, 1.0, length)[0] for length in (128, 256)]
+    assert "would be {:.1f} and {:.1f} times: still below five".format(*unseen) in words
+
+
 def test_the_tables_of_samplers_are_those_that_were_measured():
     samplers = script(DOCS / "samplers.py")
     kept = json.loads(samplers.KEPT.read_text(encoding="utf-8"))
@@ -141,6 +161,8 @@ def test_the_tables_of_samplers_are_those_that_were_measured():
     kept["nested"][0]["learnt"][0] -= 1.0
     kept["smc"][0]["log_z"][0] += 1.0
     assert samplers.page(text, kept) != text
+    kept["smc"][0]["log_z"][0] -= 1.0
+    assert_told_limits(samplers, kept, " ".join(text.split()))
     # What a run is worth: two exact runs are n samples each, an error of 1 is less than one.
     assert samplers.worth([[2.0, 2.0]], [2.0], 32) == {"error": 0.0, "effective": 32.0, "width": 0.0}
     assert samplers.worth([[1.0, 3.0]], [2.0], 32)["effective"] == pytest.approx(32 / 33)

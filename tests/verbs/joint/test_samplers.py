@@ -1,9 +1,14 @@
 """`energylm generate --sampler`, `energylm energy value` and `energylm perplexity --sampler smc`, on networks."""
 
+import importlib.util
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
 from energylm import EnergyModel
+from energylm.data.negatives import open_negatives_sources
 from energylm.errors import ConfigError
 from energylm.jobs.job import Job
 from energylm.registry import JOINT_SAMPLERS
@@ -32,6 +37,26 @@ def value_folder(corpus_folder, model_folder, energy_folder, tmp_path_factory):
     with pytest.raises(ConfigError, match="have 8 tokens; ask for fewer"):
         verb.model_copy(update={"max_new_tokens": 9}).run(Job(output=folder / "longer"))
     return folder / "value"
+
+
+def test_the_first_blocks_of_negatives_are_negatives(corpus_folder, model_folder, tmp_path):
+    """What docs/samplers.py trains on. Teeth: half as many contexts, asked for, are others."""
+    path = Path(__file__).parents[3] / "docs" / "samplers.py"
+    spec = importlib.util.spec_from_file_location("samplers", path)
+    samplers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(samplers)
+    shape = {"k": 2, "length": 14, "prefix_tokens": 12, "block_contexts": 3}
+    paths = {"language_model": str(model_folder), "corpus": str(corpus_folder)}
+    MakeNegatives(**paths, **shape, contexts=6).run(Job(output=tmp_path / "whole"))
+    MakeNegatives(**paths, **shape, contexts=3).run(Job(output=tmp_path / "fewer"))
+    samplers.first_blocks(tmp_path / "whole", tmp_path / "first", blocks=1)
+
+    def rows(name, count):
+        (source,) = open_negatives_sources([str(tmp_path / name)], [str(corpus_folder)])
+        return source.negatives.rows(np.arange(count)).window_B.tolist(), len(source.negatives)
+
+    assert rows("first", 3) == (rows("whole", 3)[0], 3)
+    assert rows("fewer", 3)[0] != rows("first", 3)[0]
 
 
 @pytest.mark.parametrize("name", JOINT_SAMPLERS.names())
