@@ -20,8 +20,8 @@ from energylm.apps.serve.app import create_app
 from energylm.apps.serve.completer import Completer, completion_response, cut_at_stop
 from energylm.apps.serve.queue import ModelQueue, ServeMetrics
 from energylm.apps.serve.schemas import Sampler
-from energylm.apps.serve.services import Services
-from energylm.apps.serve.verb import ServeLimits
+from energylm.apps.serve.services import Services, load_services
+from energylm.apps.serve.verb import Serve, ServeLimits
 from energylm.bundles import weighted_draws
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.joint_texts import JointTexts
@@ -30,7 +30,8 @@ from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.scorer import CausalScorer, Scorer
 from energylm.bundles.text_energy import Energy
 from energylm.config.sampling import JointSampling, Truncation
-from energylm.errors import TooFewAccepted
+from energylm.energies.prefix_value import PrefixValue
+from energylm.errors import ConfigError, TooFewAccepted
 from energylm.registry import JOINT_SAMPLERS
 from energylm.samplers.suffix_metropolis import tokens_of_a_chain
 from energylm.testing import (
@@ -195,6 +196,21 @@ def test_every_option_arrives_as_it_was_said(joint, monkeypatch, own):
     truncation = Truncation(top_k=9)
     told = JointSampling(n=6, max_new_tokens=5, truncation=truncation, weights="corrected", **own)
     assert [task.joint_sampling for task in seen] == [told]
+
+
+def test_the_lookahead_of_particles_is_the_servers(tmp_path):
+    """Teeth: with another lookahead the same seeds give other texts."""
+    PrefixValue([-20.0] * 4 + [1.0], [0.0] * 5, [], 9, 1.0, 1.0, 2.0).save(tmp_path)
+    own = {"sampler": "smc", "block_tokens": 1}
+    served = TestClient(create_app(Services("table", Completer(TABLE), lookahead=str(tmp_path))))
+    told, usual = (
+        texts(ask(client, prompt=[1], n=16, max_tokens=NEW, seed=4, energy={"proposals": 5, **own}))
+        for client in (served, TestClient(create_app(Services("table", Completer(TABLE)))))
+    )
+    options = JointSampling(n=5, max_new_tokens=NEW, lookahead=str(tmp_path), **own)
+    assert told == [sample.text for sample in TABLE.sample_batch([[1]] * 16, options, seed=4)] != usual
+    with pytest.raises(ConfigError, match="neither 'energy' nor 'none'"):  # before it serves
+        load_services(Serve(detector="unread", lookahead=str(tmp_path / "nothing")))
 
 
 def test_an_unknown_sampler_is_refused(client):

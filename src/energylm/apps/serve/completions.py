@@ -93,7 +93,7 @@ def sampling_task(
     chooser = serving.services.chooser
     if chooser is not None and energy.sampler not in (None, "resample"):
         raise RefusedRequest(400, "an upstream's candidates are resampled; leave sampler out", param="energy.sampler")
-    proposals, sampler = _proposals(energy, model, serving), _sampler(energy)
+    proposals, sampler = _proposals(energy, model, serving), _sampler(energy, serving.services.lookahead)
     if sampler.power != 1 and (chooser is not None or proposals is None):
         raise RefusedRequest(
             400,
@@ -148,7 +148,7 @@ async def answered(task: CompletionTask, serving: Serving, request: Request, res
     return answer
 
 
-def _sampler(energy: EnergyOptions) -> JointSampling:
+def _sampler(energy: EnergyOptions, lookahead: str) -> JointSampling:
     """The sampler with its own options; what is not said has the default of `energylm generate`."""
     name = energy.sampler or "resample"
     for option, samplers in OPTIONS_OF_SAMPLERS.items():
@@ -166,7 +166,7 @@ def _sampler(energy: EnergyOptions) -> JointSampling:
             param="energy.bound",
         )
     given = {option: getattr(energy, option) for option in ("sampler", "power", *OPTIONS_OF_SAMPLERS)}
-    return JointSampling(**{option: value for option, value in given.items() if value is not None})
+    return JointSampling(lookahead=lookahead, **{name: value for name, value in given.items() if value is not None})
 
 
 def _proposals(energy: EnergyOptions, model: str, serving: Serving) -> int | None:

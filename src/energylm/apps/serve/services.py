@@ -25,6 +25,7 @@ from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.scorer import CausalScorer, Scorer
 from energylm.bundles.text_energy import Energy
 from energylm.config.models import LEFT_TO_RIGHT
+from energylm.energies.prefix_value import lookahead_energies
 from energylm.errors import ModelError
 
 BASE_SUFFIX = ":base"  # of the name under which the language model is served without its energy
@@ -41,6 +42,7 @@ class Services:
     detector: Detector | None = None
     proposals: int = PROPOSALS  # candidates of a text, where a request does not say
     top_k: int | None = None  # truncation of the proposals, likewise
+    lookahead: str = "energy"  # of the sampler smc; a folder is no matter of requests
 
     @property
     def energy(self) -> Energy | None:
@@ -52,6 +54,7 @@ class Services:
 
 def load_services(config: Serve) -> Services:
     """Load every model that `config` names."""
+    lookahead_energies(config.lookahead)  # an error now, not with the first request
     lm = None if config.language_model is None else LanguageModel.from_pretrained(config.language_model)
     energy = None if config.energy is None else Energy.load(config.energy, beta=config.beta)
     if lm is not None and lm.model.direction != LEFT_TO_RIGHT:
@@ -67,7 +70,8 @@ def load_services(config: Serve) -> Services:
         scorer = Scorer(CausalScorer(lm))
     detector = None if config.detector is None else Detector.from_pretrained(config.detector)
     name = config.name or config.upstream_model or ("energylm" if lm is None else lm.name)
-    return Services(name, completer, chooser, scorer, detector, proposals=config.proposals, top_k=config.top_k)
+    defaults = config.proposals, config.top_k, config.lookahead
+    return Services(name, completer, chooser, scorer, detector, *defaults)
 
 
 @dataclass(frozen=True)

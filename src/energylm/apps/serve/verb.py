@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from energylm.apps import needs_extra
 from energylm.config.base import Config
+from energylm.config.sampling import Lookahead
 from energylm.errors import ConfigError
 from energylm.jobs.job import DEFAULT_JOB, Job
 from energylm.records import LOCAL, Record
@@ -110,6 +111,7 @@ class Serve(Verb):
     name: str | None = Field(None, description="Name under which the model is served; none: the language model's.")
     proposals: int = Field(PROPOSALS, ge=2, description="Candidates of a text where a request does not say.")
     top_k: int | None = Field(None, ge=1, description="Truncation of the proposals where a request does not say.")
+    lookahead: str = Lookahead
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: any free one.")
     keys: Path | None = Field(None, description="File of API keys' digests, made with --add-key.")
