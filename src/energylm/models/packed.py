@@ -42,7 +42,7 @@ from transformers.pytorch_utils import Conv1D
 
 from energylm.models.contexts import asks_for_own_passes, check_network, pad_contexts
 from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_plain
-from energylm.models.shared_prefix_attention import Prefix, ReadContexts
+from energylm.models.shared_prefix_attention import Prefix, KeptContexts
 from energylm.numerics.kernels import (
     LayerCache,
     PackedLinear,
@@ -84,7 +84,7 @@ class PackedNetwork:
     heads: int
     kv_heads: int
     head_width: int
-    contexts: ReadContexts = field(default_factory=ReadContexts)
+    contexts: KeptContexts = field(default_factory=KeptContexts)
 
     def rotation(self, position_B: Tensor) -> Tensor | None:
         """(B, D / 2) complex."""

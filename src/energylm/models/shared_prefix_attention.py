@@ -52,7 +52,7 @@ class Prefix:
 Reading = tuple[Prefix, Tensor]
 
 
-class ReadContexts:
+class KeptContexts:
     """The last batches of contexts, with what was read of them. A batch is found again as a whole only: read in other
     company its numbers would be rounded otherwise, and a job that goes on after a crash would not be the same."""
 
