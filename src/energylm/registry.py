@@ -137,6 +137,7 @@ ENERGIES = Registry(
         "scorer": "energylm.bundles.score_energies:ScorerEnergy",
         "pattern": "energylm.bundles.score_energies:PatternEnergy",
         "length": "energylm.bundles.score_energies:LengthEnergy",
+        "frequency": "energylm.bundles.score_energies:FrequencyEnergy",
         "sum": "energylm.bundles.text_energy:WeightedSum",
         "energy": "energylm.bundles.energy_model:EnergyModel",
         "zero-shot-energy": "energylm.bundles.zero_shot_energy:ZeroShotEnergy",

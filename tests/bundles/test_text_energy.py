@@ -12,6 +12,8 @@ import torch
 from energylm import Energy, EnergyModel, LanguageModel, Reranker, ResidualModel, Scorer
 from energylm.bundles.compatibility import caution_about
 from energylm.bundles.energy_binding import Passage
+from energylm.bundles.model_folder import model_identity
+from energylm.bundles.reranker import ListBlock, score_block
 from energylm.config.cloze import WeightGrid
 from energylm.config.sampling import JointSampling
 from energylm.data.nbest import Hypothesis, NBest
@@ -204,11 +206,48 @@ def test_names_and_files_say_what_python_says(tmp_path, energy_folder):
     )
 
 
+def test_frequencies_are_those_of_a_text(tmp_path):
+    """Two boats and a clerk of three words: (2 + ½) / (3 + 3/2) and so on; what is not there has the rest. Teeth: the
+    probabilities of all words and of one that is not there add up to 1."""
+    file = tmp_path / "book.txt"
+    file.write_text("Boats, boats! The-clerk's?")
+    counts = {"boats": 2, "the": 1, "clerk's": 1}
+    energy = Energy.from_frequencies(file, beta=1)
+    expected = -math.log(2.5 / 6) - math.log(1.5 / 6) - math.log(0.5 / 6)
+    assert energy.text_energies(["BOATS the zeppelin."]).tolist() == pytest.approx([expected])
+    assert energy.text_energies(["…"]).tolist() == [0.0]
+    assert (-Energy.from_frequencies(counts, beta=1).text_energies([*counts, "x"])).exp().sum() == pytest.approx(1)
+    assert Energy.load(f"frequency:{file}", beta=1).text_energies(["boats"]).tolist() == [-math.log(2.5 / 6)]
+    before = model_identity(f"frequency:{file}")
+    file.write_text("Boats.")
+    assert model_identity(f"frequency:{file}") != before
+    with pytest.raises(ConfigError, match="frequencies are of words that occur"):
+        Energy.from_frequencies({})
+    with pytest.raises(DataError, match="does not exist"):
+        Energy.load("frequency:none.txt")
+
+
+def test_frequencies_of_hypotheses_are_counted_without_what_was_heard_before(tmp_path):
+    """A scorer of whole texts reads no context. Teeth: with it, the score would be that of other words, or 0."""
+    scorer = Scorer.from_pretrained("frequency:" + str(_written(tmp_path / "book.txt", "a boat a clerk")))
+    block = ListBlock([["a boat", "a goat"]], ["u"], ["a clerk counts"])
+    [scores] = score_block(scorer, block).scores
+    assert scores == pytest.approx(scorer.score(["a boat", "a goat"])) and scores[0] > scores[1]
+
+
+def _written(path, text):
+    path.write_text(text)
+    return path
+
+
 def test_what_is_saved_is_read_again(tmp_path, energy_folder, model_folder, masked_folder):
     texts, trained = ["The clerk counts", "a boat", "Zeppelins"], EnergyModel.from_pretrained(energy_folder)
     scorers = [Energy.from_scorer(Scorer.from_pretrained(folder), beta=3) for folder in (model_folder, masked_folder)]
     pattern = Energy.from_pattern("c", must="avoid", judges="text")
-    for number, energy in enumerate((pattern, Energy.from_length(2), trained, *scorers, 2 * trained + 0.1 * pattern)):
+    frequent = Energy.from_frequencies({"boat": 3, "the": 5}, beta=2)
+    for number, energy in enumerate(
+        (pattern, frequent, Energy.from_length(2), trained, *scorers, 2 * trained + 0.1 * pattern)
+    ):
         energy.save_pretrained(tmp_path / str(number))
         again = Energy.from_pretrained(tmp_path / str(number))
         assert type(again) is type(energy) and again.beta == energy.beta

@@ -293,10 +293,11 @@ def weights_hashes(location: Path | str | None, provenance: Mapping[str, Any]) -
 
 def model_identity(path_or_name: str | Path) -> str:
     """Of a folder made here its manifest, which names the weights and how texts are read; of an energy that is named
-    by KIND:TEXT its name; else the weights alone."""
+    by KIND:TEXT its name, and what lies in the file of that name; else the weights alone."""
     location = locate_energy(path_or_name)
     if isinstance(location, str) and is_energy_source(location):
-        return sha256_of_json(location)
+        text = Path(location.partition(":")[2])
+        return sha256_of_json([location, sha256_of_file(text)] if text.is_file() else location)
     if isinstance(location, Path) and (location / MANIFEST).is_file():
         return sha256_of_file(location / MANIFEST)
     return weights_sha256(path_or_name)

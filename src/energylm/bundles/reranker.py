@@ -91,11 +91,13 @@ def list_blocks(lists: Sequence[NBest], *, context: int = 0) -> Iterator[ListBlo
 
 
 def score_block(scorer: Scorer, block: ListBlock) -> ListBlockScores:
-    """A hypothesis after its context: the words of the context are read and not counted."""
+    """A hypothesis after its context: the words of the context are read and not counted. Who scores texts as a whole
+    reads none."""
     begun = time.perf_counter()
-    pairs = list(zip(block.contexts, block.texts, strict=True))
+    contexts = block.contexts if getattr(scorer.reader, "scores_tokens", True) else [""] * len(block.texts)
+    pairs = zip(contexts, block.texts, strict=True)
     read = [[f"{context} {text}" if context else text for text in texts] for context, texts in pairs]
-    scored = zip(block.contexts, scorer.list_scores(read, names=block.names), strict=True)
+    scored = zip(contexts, scorer.list_scores(read, names=block.names), strict=True)
     scores = [[text.after(len(context.split())) for text in of_list] for context, of_list in scored]
     return ListBlockScores(scores, time.perf_counter() - begun)
 

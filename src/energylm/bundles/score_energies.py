@@ -4,14 +4,18 @@
     scorer       E = −β score(text)               a (pseudo-)log-likelihood under another model, by token if asked
     pattern      E = 0 where a regular expression matches (or does not), +∞ elsewhere
     length       E = 0 for so many words or characters, +∞ elsewhere
+    frequency    E = −β Σ_w log (c_w + ½) / (N + ½ (V + 1))      c_w: how often word w stands in some text of N words, V
+                 of them different; half an occurrence goes to each word, and to all that is not there
 
 Use it     constraints with enough candidates: they choose among what the language model draws, they do not lead it
-           there. Where none of the candidates is allowed, sampling stops and says so.
+           there. Where none of the candidates is allowed, sampling stops and says so. A frequency with a λ below 0
+           takes out of a reranked list what recogniser and language model both know: how common words are.
 Relations  `text_energy` builds them (`Energy.from_function` …); `network_energies` are those that own a network.
 """
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +33,7 @@ from energylm.config.cloze import AUTO, Normalise, ScorerConfig
 from energylm.errors import ConfigError, ModelError
 
 SCORER_FOLDER = "scored_by"
+WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 LENGTH_TEXT = re.compile(r"\s*(\d*)\s*-\s*(\d*)\s*(words|characters)?\s*")  # 5-30 words, 5-, -30 characters
 
 
@@ -151,11 +156,40 @@ class LengthEnergy(ScoreEnergy):
         return {"minimum": self._minimum, "maximum": self._maximum, "unit": self._unit, "judges": self.judges}
 
 
+class FrequencyEnergy(ScoreEnergy):
+    kind = "frequency"
+
+    def __init__(self, counts: Mapping[str, int], *, beta: float, judges: Judges, name: str = "frequency") -> None:
+        if not counts or min(counts.values()) < 1:
+            raise ConfigError("frequencies are of words that occur, each once at least; give their counts, or a text")
+        super().__init__(name=name, beta=beta, judges=judges)
+        self._counts = Counter(counts)
+        self._total = self._counts.total() + (len(counts) + 1) / 2
+
+    @classmethod
+    def from_text(cls, text: str, *, device: Device = None, options: Options = MappingProxyType({})) -> Energy:
+        """frequency:FILE, of plain text"""
+        return built(Energy.from_frequencies, options, source=text)
+
+    def scores(self, texts: list[str]) -> Tensor:
+        rows = [[math.log((self._counts[word] + 0.5) / self._total) for word in words_of(text)] for text in texts]
+        return torch.tensor([math.fsum(row) for row in rows], dtype=torch.float64)
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "counts": dict(self._counts)}
+
+
+def words_of(text: str) -> list[str]:
+    """Words in lower case, without punctuation."""
+    return WORD.findall(text.lower())
+
+
 class EnergyScorer:
     """The other way round: an energy as a `bundles.scorer.TokenScorer`, whose score of a text is −E. A text is read as
-    a whole, as if it were one token."""
+    a whole, as if it were one token, so what was heard before cannot be left out of the count, and is not read."""
 
     method = AUTO
+    scores_tokens = False
     reads = "both"
     max_tokens: int | None = None
 

@@ -8,6 +8,7 @@
     Energy.from_scorer(…)         score = the (pseudo-)log-likelihood under another model
     Energy.from_function(…)       score = whatever a function of a list of texts gives
     Energy.from_pattern(…), .from_length(…)      a constraint: E = 0 where it holds, +∞ elsewhere
+    Energy.from_frequencies(file)                how rare its words are
     2.0 * helpful + 0.5 * fluent                 E = Σ_k λ_k E_k: densities multiply (a product of experts)
     Energy.load(…)                what `--energy` takes: a folder; KIND:TEXT, such as similarity:a storm at sea; a YAML
                                   file that lists such `parts`, each with any of the arguments above
@@ -23,6 +24,7 @@ import difflib
 import inspect
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -41,6 +43,7 @@ from energylm.bundles.model_folder import open_folder, save_model
 from energylm.bundles.text_codec import text_list
 from energylm.config.base import Config, load_config
 from energylm.config.vocabulary import BETA, SIMILARITY_BETA
+from energylm.data.text_files import existing, read_whole
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.registry import ENERGIES
 
@@ -234,6 +237,19 @@ class Energy(OnHub, ABC):
         from energylm.bundles.score_energies import LengthEnergy
 
         return LengthEnergy(minimum, maximum, unit=unit, judges=judges)
+
+    @staticmethod
+    def from_frequencies(
+        source: str | Path | Mapping[str, int], *, beta: float = BETA, judges: Judges = "completion"
+    ) -> "Energy":
+        """−β times the sum of log frequencies of the words, in a file of plain text or of these counts."""
+        from energylm.bundles.score_energies import FrequencyEnergy, words_of
+
+        if isinstance(source, Mapping):
+            return FrequencyEnergy(source, beta=beta, judges=judges)
+        path = existing(source)
+        counts = Counter(words_of(read_whole(path, field="text")))
+        return FrequencyEnergy(counts, beta=beta, judges=judges, name=f"frequency in {path.name}")
 
 
 class ScoreEnergy(Energy):

@@ -42,7 +42,7 @@ from transformers.pytorch_utils import Conv1D
 
 from energylm.models.contexts import asks_for_own_passes, check_network, pad_contexts
 from energylm.models.shared_prefix import SharedPrefixDecoder, why_not_plain
-from energylm.models.shared_prefix_attention import Prefix, KeptContexts
+from energylm.models.shared_prefix_attention import KeptContexts, Prefix
 from energylm.numerics.kernels import (
     LayerCache,
     PackedLinear,
