@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from energylm.errors import ConfigError, DataError
-from energylm.estimators.additive_metrics import WordErrorRate
-from energylm.estimators.weight_tuning import ListScores, line_choices, search_weights, tune_weights
+from energylm.estimators.additive_metrics import WordErrorRate, metric_called
+from energylm.estimators.weight_tuning import ListScores, line_choices, search_weights, smooth_weights, tune_weights
 
 WER = WordErrorRate()
 GRID = tuple(round(0.05 * number, 10) for number in range(1, 21))
@@ -217,3 +217,48 @@ def test_a_scorer_of_noise_may_get_zero():
     harmful = ListScores(-10 * statistics[..., 0], -scores.scores_SUH, scores.length_UH)
     assert tune_weights(harmful, statistics, WER, grid=(0.0, *GRID)).weights == (0.0,)
     assert tune_weights(harmful, statistics, WER, grid=GRID).weights == (0.05,)
+
+
+def expected_errors(scores, statistics, weights):
+    """Of a choice by exp(total), by loops."""
+    expected = 0.0
+    for row in range(len(scores.base_UH)):
+        real = np.isfinite(scores.base_UH[row]) & np.isfinite(scores.scores_SUH[:, row]).all(0)
+        totals = (scores.base_UH[row, real] + weights @ scores.scores_SUH[:, row, real]) / scores.length_UH[row, real]
+        odds = np.exp(totals - totals.max())
+        expected += (odds / odds.sum()) @ statistics[row, real, 0]
+    return expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_smooth_weights_have_the_least_expected_cost(seed):
+    """Nothing around them, nor anywhere on a coarse grid, is better by loops over lists and hypotheses; what is not
+    there and what is impossible stay out. Teeth: the best λ of the metric itself are not these."""
+    scores, statistics = random_lists(seed, scorers=2)
+    scores.base_UH[3, 4:] = -np.inf
+    scores.scores_SUH[1, 5, 2] = -np.inf
+    scores.length_UH[:] = np.random.default_rng(seed).integers(1, 4, scores.length_UH.shape)
+    tuning = smooth_weights(scores, statistics, WER)
+    found = np.array(tuning.weights)
+    least = expected_errors(scores, statistics, found)
+    steps = [np.array(step) for step in product((-0.02, 0.0, 0.02), repeat=2) if any(step)]
+    assert all(expected_errors(scores, statistics, found + step) > least for step in steps)
+    coarse = [
+        expected_errors(scores, statistics, np.array(point)) for point in product(np.linspace(-1, 2, 13), repeat=2)
+    ]
+    assert least <= min(coarse) + 1e-6
+    exact = search_weights(scores, statistics, WER)
+    assert exact.value <= tuning.value and expected_errors(scores, statistics, np.array(exact.weights)) > least
+    assert tuning.value == pytest.approx(WER.value(statistics[np.arange(40), scores.choose(found)[0]].sum(0)[None])[0])
+
+
+def test_smooth_weights_go_up_where_more_is_better():
+    """BLEU: the hypothesis that equals its reference has the higher score of the scorer; teeth: the other way round the
+    λ is negative."""
+    metric = metric_called("bleu")
+    references, others = ["the boats lie in the bay", "a clerk counts the letters"], ["no", "none at all"]
+    statistics = np.stack([metric.statistics(references, texts) for texts in (others, references)], axis=1)
+    for sign in (1, -1):
+        scores = ListScores(np.zeros((2, 2)), sign * np.array([[[-3.0, -1.0], [-2.0, -1.0]]]), np.ones((2, 2)))
+        tuning = smooth_weights(scores, statistics, metric)
+        assert sign * tuning.weights[0] > 0.5 and tuning.value == pytest.approx(100)

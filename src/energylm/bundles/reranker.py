@@ -29,6 +29,7 @@ from energylm.bundles.model_folder import open_folder, save_model
 from energylm.bundles.scorer import Scorer
 from energylm.config.cloze import (
     EXACT,
+    GRID,
     LengthNormalisation,
     LengthTerm,
     MetricName,
@@ -39,7 +40,7 @@ from energylm.config.cloze import (
 from energylm.data.nbest import Hypothesis, NBest, hypothesis, nbest
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
-from energylm.estimators.weight_tuning import ListScores, Tuning, search_weights, tune_weights
+from energylm.estimators.weight_tuning import ListScores, Tuning, search_weights, smooth_weights, tune_weights
 from energylm.progress import progress, say
 from energylm.records import Record
 from energylm.registry import FITS
@@ -193,13 +194,14 @@ def tune_scored(
     search: WeightSearch = "grid",
 ) -> Tuning:
     """λ chosen by the metric, with all that was tried; what speaks against it is said."""
-    if search == EXACT:
-        tuning = search_weights(scores, statistics_UHM, metric)
-    else:
+    if search == GRID:
         tuning = tune_weights(scores, statistics_UHM, metric, grid=grid.weights)
+    else:
+        find = search_weights if search == EXACT else smooth_weights
+        tuning = find(scores, statistics_UHM, metric)
     if tuning.lists < FEW_LISTS:
         say(f"energylm: λ was tuned on {tuning.lists} lists only; another dev set might give quite another λ")
-    if search != EXACT and tuning.on_the_edge:
+    if search == GRID and tuning.on_the_edge:
         say(f"energylm: the best λ is the highest of the grid, {grid.highest}; a higher one might be better still")
     return tuning
 

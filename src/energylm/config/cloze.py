@@ -90,11 +90,12 @@ NBestFormat = Literal["espnet", "jsonl", "tsv", "moses", "nemo", "espnet-folder"
 MetricName = Literal["wer", "bleu", "chrf"]
 LengthNormalisation = Literal["none", "word", "character"]
 LengthTerm = Literal["words", "characters"]
-WeightSearch = Literal["grid", "exact"]
+WeightSearch = Literal["grid", "exact", "smooth"]
 Choice = Literal["best", "mbr"]
 ListObjective = Literal["expected-error", "nce", "most-offending"]
 MBR: Choice = "mbr"
 EXACT: WeightSearch = "exact"
+GRID: WeightSearch = "grid"
 
 STDIN = "-"
 MOST_VALUES = 100_000  # of λ in a grid

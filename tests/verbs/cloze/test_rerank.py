@@ -294,7 +294,7 @@ def test_contradictions_in_the_config():
     below = (0.0, 0.005, 0.01, 0.025)
     assert WeightGrid().weights == (*below, *(round(0.05 * number, 10) for number in range(1, 21)))
     assert len(WeightGrid(step=0.1, highest=0.3).weights) == len(below) + 3
-    with pytest.raises(ConfigError, match="add --search exact"):
+    with pytest.raises(ConfigError, match="add --search smooth"):
         config({"lists": "a.json", "dev": "b.json"}, term="words")
     with pytest.raises(ConfigError, match="are for --choose mbr"):
         config({"lists": "a.json", "dev": "b.json"}, utility="wer")

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from energylm.config.base import Config, Strings, listed
 from energylm.config.cloze import (
     EXACT,
+    GRID,
     MBR,
     STDIN,
     Casing,
@@ -119,11 +120,11 @@ class Rerank(Verb, ListScorerConfig):
     grid: WeightGrid = Field(WeightGrid(), description="The λ that are tried.")
     search: WeightSearch = Field(
         "grid",
-        description="How λ are found: all combinations of the grid, or exact line searches, one λ after the other, of "
-        "any number and sign.",
+        description="How λ are found: all combinations of the grid; of any number and sign, exact line searches, one λ "
+        "after the other, for the best metric on the dev lists; or smooth, for the least expected cost there.",
     )
     term: Annotated[tuple[LengthTerm, ...], BeforeValidator(listed)] = Field(
-        (), description="Add the words or characters of a hypothesis with a λ of their own (needs --search exact)."
+        (), description="Add the words or characters of a hypothesis with a λ of their own (no grid has it)."
     )
     choose: Choice = Field(
         "best", description="best: the highest total. mbr: the least expected cost against all rivals of the list."
@@ -194,8 +195,8 @@ class Rerank(Verb, ListScorerConfig):
                 f"{len(self.weight)} weights came for {len(self.all_scorers)} scorers{terms}; give one for each, or "
                 "none to tune"
             )
-        if self.term and not self.weight and self.search != EXACT:
-            raise ValueError(f"--term {self.term[0]} may need a λ below 0, which no grid has; add --search exact")
+        if self.term and not self.weight and self.search == GRID:
+            raise ValueError(f"--term {self.term[0]} may need a λ below 0, which no grid has; add --search smooth")
         if self.choose != MBR and (self.utility is not None or self.sharpness is not None):
             raise ValueError("--utility and --sharpness are for --choose mbr; add that, or drop them")
         for each in self.all_sets if weighed else ():  # minimum risk needs nothing but the recogniser's scores

@@ -49,6 +49,7 @@ from energylm.estimators.additive_metrics import (
     metric_called,
     paired_bootstrap,
 )
+from energylm.estimators.additive_metrics import costs as hypothesis_costs
 from energylm.estimators.weight_tuning import ListScores, search_weights
 from energylm.files import sha256_of_json, write_json
 from energylm.jobs.engine import open_engine
@@ -118,8 +119,7 @@ class TrainingLists:
     @classmethod
     def of(cls, lists: list[NBest], metric: AdditiveMetric, *, folds: int) -> "TrainingLists":
         statistics_UHM = hypothesis_statistics(lists, metric)
-        worth_UH = metric.worth(statistics_UHM)
-        cost_UH = -worth_UH if metric.lower_is_better else 1 - worth_UH / 100
+        cost_UH = hypothesis_costs(statistics_UHM, metric)
         costed = []
         for row, of_list in enumerate(lists):
             filled = [index for index, each in enumerate(of_list.hypotheses) if each.text.strip()]
