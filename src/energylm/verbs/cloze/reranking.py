@@ -281,7 +281,8 @@ def _formula(verb: Rerank) -> str:
 
 def _hint_at_casing(verb: Rerank, files: dict[RerankSet, list[NBest]]) -> None:
     texts = [of_list.hypotheses[0].text for lists in files.values() for of_list in lists]
-    kept = [scorer.model for scorer in verb.all_scorers if scorer.casing == "keep"]
+    cased = [scorer.model for scorer in verb.all_scorers if scorer.casing == "keep"]
+    kept = [model for model in cased if not model.startswith("frequency:")]  # which knows no case
     if kept and any(text.isupper() for text in texts) and not any(text != text.upper() for text in texts):
         say(
             f"energylm: the lists are all in upper case and {', '.join(kept)} will read them so; a model of ordinary "
