@@ -193,8 +193,8 @@ def test_memory_that_tensors_leave_is_kept():
         how: int(subprocess.check_output([sys.executable, "-c", FAULTS, how], env=environment, text=True))
         for how in ("keep", "give back")
     }
-    assert faults["keep"] < 100
     assert faults["give back"] > 10 * 64 << 20 >> 13  # teeth: half of all pages at least
+    assert faults["keep"] < faults["give back"] / 10  # some kernels take cold pages away by themselves: 0 to 5,440 here
 
 
 def test_a_user_who_chose_an_allocator_keeps_it(monkeypatch):
