@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from energylm import waiting
+from energylm.cli import main
 from energylm.waiting import (
     ALLOCATORS,
     Clocks,
@@ -195,6 +196,18 @@ def test_memory_that_tensors_leave_is_kept():
     }
     assert faults["give back"] > 10 * 64 << 20 >> 13  # teeth: half of all pages at least
     assert faults["keep"] < faults["give back"] / 10  # some kernels take cold pages away by themselves: 0 to 5,440 here
+
+
+@pytest.mark.parametrize(("verb", "keeps"), [("serve", False), ("score", True)])
+def test_a_server_keeps_no_memory(monkeypatch, verb, keeps):
+    """It gives back what it has freed; with memory that is kept, and huge pages, 200 clients left 2 MB each time."""
+    asked = []
+    monkeypatch.setattr(main, "keep_memory", lambda: asked.append(verb))
+    monkeypatch.setattr(main, "adapt_waiting", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["energylm", verb, "--help"])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert bool(asked) == keeps
 
 
 def test_a_user_who_chose_an_allocator_keeps_it(monkeypatch):

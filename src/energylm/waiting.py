@@ -34,6 +34,7 @@ from pathlib import Path
 
 CHOSEN_BY_THE_USER = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 ALLOCATORS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")  # a user who sets one of these has chosen
+HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # torch's switch
 KEPT = {-1: (1 << 31) - 1, -2: 64 << 20, -4: 0}  # M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX of <malloc.h>
 PROC = Path("/proc")
 PERIOD_SECONDS = 0.25
@@ -228,7 +229,7 @@ def keep_memory() -> bool:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is None:
         return False
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    os.environ.setdefault(HUGE_PAGES, "1")
     return all([set_option(option, value) == 1 for option, value in KEPT.items()])
 
 

@@ -16,6 +16,7 @@ The protocol has changed: results without the second bar are of 7 crowds, with m
 
 import http.client
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -48,6 +49,7 @@ from energylm.bundles.residual_model import ResidualModel
 from energylm.energies.pooled import PooledEnergy
 from energylm.errors import extra
 from energylm.models.causal import CausalLanguageModel
+from energylm.waiting import HUGE_PAGES
 
 with extra("web"):
     from scipy.stats import theilslopes
@@ -127,7 +129,8 @@ def _gain(rate: dict[str, Rounds], candidates: int) -> Rounds:
 def server(*, waiting: int, quick: bool) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """A server in a process of its own; its port, and the process."""
     command = [sys.executable, "-m", __name__, str(waiting), "1" if quick else "4"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    own = {name: value for name, value in os.environ.items() if name != HUGE_PAGES}  # `energylm serve` takes none
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=own)
     try:
         assert process.stdout is not None
         yield int(process.stdout.readline()), process

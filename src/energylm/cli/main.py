@@ -103,7 +103,8 @@ def run(arguments: list[str]) -> None:
 
 def main() -> None:
     _prepare_streams()
-    keep_memory()
+    if sys.argv[1:2] != ["serve"]:  # a server gives back what it has freed, when it is quiet
+        keep_memory()
     adapt_waiting()
     try:
         _refuse_unreadable_arguments()
