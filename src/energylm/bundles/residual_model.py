@@ -47,7 +47,7 @@ from energylm.bundles.residual_sampling import JointSample, sample_joint, sample
 from energylm.bundles.text_codec import Text, Texts, as_list
 from energylm.bundles.text_energy import Energy
 from energylm.bundles.weighted_draws import WeightedDraws
-from energylm.config.sampling import CONFIDENCE, JointSampling, NextTokens, ParticleRuns
+from energylm.config.sampling import CONFIDENCE, LOOKAHEAD, MOVES, JointSampling, NextTokens, ParticleRuns
 from energylm.config.vocabulary import MAX_NEW_TOKENS, PREFIX_TOKENS, N
 from energylm.errors import ModelError
 from energylm.estimators.joint_perplexity import JointPerplexity
@@ -305,10 +305,10 @@ class ResidualModel(OnHub):
         stop_at_eos: bool = True,
         sampler: str = "resample",
         bound: float | None = None,
-        moves: int = 20,
+        moves: int = MOVES,
         block_tokens: int | None = None,
         power: float = 1.0,
-        lookahead: str = "energy",
+        lookahead: str = LOOKAHEAD,
         seed: int = 0,
     ) -> JointSample:
         """A continuation of `context`; `config.sampling.JointSampling` says what each option does, and has more."""

@@ -34,11 +34,13 @@ class Truncation(Config):
         return self.top_k is None and self.top_p in (None, 1.0) and self.temperature == 1.0
 
 
+MOVES, LOOKAHEAD = 20, "energy"  # as Python's `sample` and `serve` have them, too
+
 EssThreshold: Any = Field(
     0.5, ge=0, le=1, description="Of smc: particles are resampled when they are worth fewer than this part of n."
 )
 Lookahead: Any = Field(
-    "energy",
+    LOOKAHEAD,
     description="Of smc, by what unfinished texts are weighed: energy (as if they were whole), none, or the folder of "
     "a value that `energylm energy value` fitted.",
 )
@@ -87,7 +89,7 @@ class JointSampling(Config):
         description="suffix: texts grow by so many tokens, with moves after each block (none: whole texts); smc: "
         "particles are weighed every so many tokens (none: an eighth of the text).",
     )
-    moves: int = Field(20, ge=1, description="Of suffix: moves of each chain after each block.")
+    moves: int = Field(MOVES, ge=1, description="Of suffix: moves of each chain after each block.")
     ess_threshold: float = EssThreshold
     lookahead: str = Lookahead
 

@@ -153,7 +153,7 @@ def metric_called(name: MetricName) -> AdditiveMetric:
     return metrics[name]()
 
 
-def costs(statistics: Floats, metric: AdditiveMetric) -> Floats:
+def text_costs(statistics: Floats, metric: AdditiveMetric) -> Floats:
     """(…,) what each text costs by itself: its errors, or what it lacks of a perfect score, as a share."""
     worth = metric.worth(statistics)
     return -worth if metric.lower_is_better else 1 - worth / 100

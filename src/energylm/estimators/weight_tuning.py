@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from energylm.errors import ConfigError, DataError, extra
-from energylm.estimators.additive_metrics import AdditiveMetric, Floats, costs
+from energylm.estimators.additive_metrics import AdditiveMetric, Floats, text_costs
 
 Integers = NDArray[np.int64]
 MOST_COMBINATIONS = 100_000
@@ -148,7 +148,7 @@ def smooth_weights(scores: ListScores, statistics_UHM: Floats, metric: AdditiveM
     exists_UH = np.isfinite(scores.base_UH) & np.isfinite(scores.scores_SUH).all(0)
     base_UH = np.where(exists_UH, scores.base_UH / scores.length_UH, -np.inf)
     scores_SUH = np.where(exists_UH, scores.scores_SUH / scores.length_UH, 0.0)
-    cost_UH = np.where(exists_UH, costs(statistics_UHM, metric), 0.0)
+    cost_UH = np.where(exists_UH, text_costs(statistics_UHM, metric), 0.0)
     some_U = exists_UH.any(1)  # lists with something to choose from
 
     def expected(weights_S: Floats) -> tuple[float, Floats]:

@@ -57,11 +57,9 @@ class KeptContexts:
     company its numbers would be rounded otherwise, and a job that goes on after a crash would not be the same."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[tuple[int, ...], ...], tuple[Prefix, Tensor]] = {}  # the newest last
+        self._kept: dict[tuple[tuple[int, ...], ...], Reading] = {}  # the newest last
 
-    def get(
-        self, contexts: Sequence[Sequence[int]], read: Callable[[], tuple[Prefix, Tensor]]
-    ) -> tuple[Prefix, Tensor]:
+    def get(self, contexts: Sequence[Sequence[int]], read: Callable[[], Reading]) -> Reading:
         """A prefix, which nobody changes, and logits (B, V), which anybody may."""
         batch = tuple(map(tuple, contexts))
         found = self._kept[batch] = self._kept.pop(batch) if batch in self._kept else read()

@@ -25,6 +25,7 @@ from energylm.bundles.residual_model import ResidualModel
 from energylm.bundles.scorer import CausalScorer, Scorer
 from energylm.bundles.text_energy import Energy
 from energylm.config.models import LEFT_TO_RIGHT
+from energylm.config.sampling import LOOKAHEAD
 from energylm.energies.prefix_value import lookahead_energies
 from energylm.errors import ModelError
 
@@ -42,7 +43,7 @@ class Services:
     detector: Detector | None = None
     proposals: int = PROPOSALS  # candidates of a text, where a request does not say
     top_k: int | None = None  # truncation of the proposals, likewise
-    lookahead: str = "energy"  # of the sampler smc; a folder is no matter of requests
+    lookahead: str = LOOKAHEAD  # of the sampler smc; a folder is no matter of requests
 
     @property
     def energy(self) -> Energy | None:

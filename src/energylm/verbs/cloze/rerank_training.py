@@ -48,8 +48,8 @@ from energylm.estimators.additive_metrics import (
     closed_share,
     metric_called,
     paired_bootstrap,
+    text_costs,
 )
-from energylm.estimators.additive_metrics import costs as hypothesis_costs
 from energylm.estimators.weight_tuning import ListScores, search_weights
 from energylm.files import sha256_of_json, write_json
 from energylm.jobs.engine import open_engine
@@ -119,7 +119,7 @@ class TrainingLists:
     @classmethod
     def of(cls, lists: list[NBest], metric: AdditiveMetric, *, folds: int) -> "TrainingLists":
         statistics_UHM = hypothesis_statistics(lists, metric)
-        cost_UH = hypothesis_costs(statistics_UHM, metric)
+        cost_UH = text_costs(statistics_UHM, metric)
         costed = []
         for row, of_list in enumerate(lists):
             filled = [index for index, each in enumerate(of_list.hypotheses) if each.text.strip()]
