@@ -1,19 +1,20 @@
-"""How torch's threads wait for each other: spinning while the machine is free, in turns while others compute on it.
+"""How torch's threads wait for each other: spinning while the machine is free, asleep while others compute on it.
 
 OpenMP's threads meet at the end of every parallel piece of work, and the early ones spin until the last is there. On a
 free machine nothing is quicker. Beside another busy process the last one is a thread whose processor that process has
-taken for some milliseconds, at nearly every meeting: the rate falls to a fifth. Sleeping instead of spinning does not
-help by itself, since a thread that wakes up waits for its processor as well. What helps is to leave the other process a
-processor and to let all threads take turns on the rest, asleep while they wait: the rate of a single thread, with the
-very sums of many (a result depends on how many threads there are, not on where they run).
+taken for some milliseconds, while the first one's spinning takes the other: the rate falls to a third. Threads that
+sleep while they wait leave their processor to whoever can use it.
 
-Both are switched while the program runs, four times a second, by what the kernel says of the last moments:
+It is switched while the program runs, four times a second, by what the kernel says of the last moments:
 
     others   processor seconds that other processes used, a second           /proc/stat less our own
     delay    seconds that our threads were ready but not running, a second   /proc/self/task/*/schedstat
 
 GNU's OpenMP sleeps almost at once whenever it manages more threads than there are processors, so a team of sleeping
-threads makes all others sleep, and its end makes them spin again. Where the threads run is their affinity.
+threads makes all others sleep, and its end makes them spin again. Binding all threads to the processors that others
+leave was tried as well: two threads on one processor draw and train a seventh slower than two that sleep anywhere
+(`energylm bench busy`). So was nothing but a single thread, which trains faster beside others than two; but a result
+depends on how many threads there are, and a run must not depend on who else computed.
 
 Memory that tensors leave is kept as well (`keep_memory`). C's library gives every large block back to the kernel and
 asks for it again, and the kernel fills it with zeros page by page: up to a quarter of the time of a pass over large
@@ -28,7 +29,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +42,6 @@ OTHERS, DELAY = 0.4, 0.4  # processors: from so much of both on, the machine is 
 ROOM = 0.4  # of a processor that others may use when it counts as free
 SAME_PERIODS = 2  # that must agree before anything is changed
 FIRST_TRIAL_SECONDS, LAST_TRIAL_SECONDS = 2.0, 30.0  # until spinning is tried again: others may have lower priority
-CHILDREN = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}  # Python's audit events
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Clocks:
     """Seconds since the start of the machine, or of this process."""
 
     now: float
-    busy: Mapping[int, float]  # of each processor
+    busy: float  # of all processors
     own: float  # that this process computed
     delayed: float  # that its threads were ready and did not run
 
@@ -60,41 +59,27 @@ class ProcessorUsage:
     """Of the processors, between two readings."""
 
     others: float  # by other processes, on all
-    others_here: float  # the same, on the processors that we are bound to
     delay: float
 
     @classmethod
-    def between(cls, before: Clocks, after: Clocks, bound: frozenset[int] | None) -> "ProcessorUsage":
+    def between(cls, before: Clocks, after: Clocks) -> "ProcessorUsage":
         seconds = max(after.now - before.now, 1e-9)
-        busy = {number: after.busy[number] - before.busy.get(number, 0.0) for number in after.busy}
-        own = after.own - before.own
-        here = sum(busy.values() if bound is None else (busy.get(number, 0.0) for number in bound))
-        delay = (after.delayed - before.delayed) / seconds  # a thread that ended takes its own along
-        return cls(max(0.0, sum(busy.values()) - own) / seconds, max(0.0, here - own) / seconds, max(0.0, delay))
+        others = (after.busy - before.busy) - (after.own - before.own)
+        delay = after.delayed - before.delayed  # a thread that ended takes its own along
+        return cls(max(0.0, others) / seconds, max(0.0, delay) / seconds)
 
 
 def is_shared(usage: ProcessorUsage, *, was_shared: bool, threads: int, processors: int) -> bool:
-    """Whether others need what `threads` threads would take; where they take turns, delays are their own doing."""
+    """Whether others need what `threads` threads would take; where they sleep, delays are their own doing."""
     if was_shared:
         return usage.others > processors - threads + ROOM
     return usage.others >= OTHERS and usage.delay >= DELAY
 
 
-def processors_to_use(usage: ProcessorUsage, *, threads: int, processors: int) -> int | None:
-    """On so many each has as many threads as the others; None where sharing with others costs no more than that."""
-    free = max(1, int(processors - usage.others))
-    even = max(number for number in range(1, min(free, threads) + 1) if threads % number == 0)
-    return even if 2 * even >= threads else None
-
-
 def read_clocks() -> Clocks:
-    busy: dict[int, float] = {}
-    ticks_a_second = os.sysconf("SC_CLK_TCK")
-    for line in (PROC / "stat").read_text(encoding="ascii").splitlines():
-        name, *counts = line.split()
-        if name.startswith("cpu") and name != "cpu":
-            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, counts[:8])
-            busy[int(name[3:])] = (user + nice + system + irq + softirq + steal) / ticks_a_second
+    _all, *counts = (PROC / "stat").read_text(encoding="ascii").partition("\n")[0].split()
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, counts[:8])
+    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
     delayed = 0
     for task in own_threads():
         try:
@@ -136,10 +121,8 @@ class WaitingWatch(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="energylm-waiting", daemon=True)
-        self._allowed = frozenset(os.sched_getaffinity(0))
+        self._processors = len(os.sched_getaffinity(0))
         self._team: SleepingTeam | None = None
-        self._bound: frozenset[int] | None = None
-        self._lock = threading.Lock()
         self._trial_seconds = FIRST_TRIAL_SECONDS
         self._since = time.monotonic()  # of the present way
 
@@ -157,16 +140,14 @@ class WaitingWatch(threading.Thread):
         while True:
             time.sleep(PERIOD_SECONDS)
             threads, after = torch.get_num_threads(), read_clocks()  # type: ignore[union-attr]
-            usage, before = ProcessorUsage.between(before, after, self._bound), after
-            shared = is_shared(usage, was_shared=self.is_shared, threads=threads, processors=len(self._allowed))
+            usage, before = ProcessorUsage.between(before, after), after
+            shared = is_shared(usage, was_shared=self.is_shared, threads=threads, processors=self._processors)
             disagreeing = disagreeing + 1 if shared != self.is_shared else 0
             is_trial_due = self.is_shared and after.now - self._since > self._trial_seconds
             if disagreeing == SAME_PERIODS or is_trial_due:
                 disagreeing = 0
                 self.spin() if self.is_shared else self.sleep(openmp, after.now)
                 self._since = after.now
-            if self.is_shared:
-                self.take_turns(usage, threads)
 
     def sleep(self, openmp: ctypes.CDLL, now: float) -> None:
         """After a trial that failed the next comes later."""
@@ -174,35 +155,11 @@ class WaitingWatch(threading.Thread):
         self._trial_seconds = min(2 * self._trial_seconds, LAST_TRIAL_SECONDS) if has_failed else FIRST_TRIAL_SECONDS
         self._team = SleepingTeam(openmp)
 
-    def take_turns(self, usage: ProcessorUsage, threads: int) -> None:
-        """Bind the threads, or move them away from somebody who cannot leave; processes begin at different places."""
-        count = processors_to_use(usage, threads=threads, processors=len(self._allowed))
-        if count is None or (self._bound is not None and usage.others_here <= ROOM * len(self._bound)):
-            return
-        allowed, first = sorted(self._allowed), os.getpid() % len(self._allowed)
-        away = sorted(allowed[first:] + allowed[:first], key=lambda number: number in (self._bound or ()))
-        self._set_affinity(frozenset(away[:count]))
-
     def spin(self) -> None:
         """Everything as it was."""
-        self._set_affinity(None)
         if self._team is not None:
             self._team.close()
             self._team = None
-
-    def before_children(self, event: str, _arguments: object) -> None:
-        """A child inherits where the thread that starts it may run, so that thread is set free first."""
-        if self._bound is not None and event in CHILDREN:
-            self._set_affinity(None)
-
-    def _set_affinity(self, bound: frozenset[int] | None) -> None:
-        with self._lock:
-            for task in own_threads():
-                try:
-                    os.sched_setaffinity(task, self._allowed if bound is None else bound)
-                except OSError:
-                    pass  # it has just ended
-            self._bound = bound
 
 
 _watch: list[WaitingWatch] = []
@@ -216,7 +173,6 @@ def adapt_waiting() -> bool:
         return False
     if not _watch:
         _watch.append(WaitingWatch())
-        sys.addaudithook(_watch[0].before_children)
         _watch[0].start()
     return True
 

@@ -107,7 +107,7 @@ LISTS = [
 def test_a_reranker_comes_back_with_its_scorers_and_its_weights(fake_hub, model_folder, masked_folder, capsys):
     config = ScorerConfig(masking="within-word", casing="lower", long_texts="refuse")
     scorers = [Scorer.from_pretrained(model_folder), Scorer.from_pretrained(masked_folder, config=config)]
-    reranker = Reranker.fit(LISTS, scorers, length_normalisation="word")
+    reranker = Reranker.fit(LISTS, scorers, length_normalisation="word", terms=["characters"], search="exact")
     reranker.push_to_hub("me/reranker")
     again = Reranker.from_pretrained("me/reranker")
     assert again.rerank_lists(LISTS) == reranker.rerank_lists(LISTS)

@@ -19,6 +19,7 @@ from energylm.config.cloze import WeightGrid
 from energylm.data.nbest import Hypothesis, NBest
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.additive_metrics import WordErrorRate
+from energylm.estimators.weight_tuning import search_weights, smooth_weights
 
 
 class WordTable:
@@ -92,6 +93,31 @@ def test_few_lists_and_the_edge_of_the_grid_are_said(capsys):
 def test_one_list_cannot_be_tuned_on():
     with pytest.raises(DataError, match="cannot be tuned on 1 list"):
         Reranker(CAP).tune(DEV[:1])
+
+
+def test_the_length_is_one_more_score_with_a_weight_of_its_own():
+    """f + 0.5·score + w·words: "a cap" 0 − 3.5 + 2w, "a cat sat" −4 − 1.5 + 3w."""
+    pair = [("a cap", 0.0), ("a cat sat", -4.0)]
+    assert Reranker(CAP, weight=(0.5, 0.0), terms=["words"]).rerank(pair).totals == pytest.approx((-3.5, -5.5))
+    longer = Reranker(CAP, weight=(0.5, 3.0), terms=["words"]).rerank(pair)
+    assert longer.best == "a cat sat" and longer.totals == pytest.approx((3.5, 2.5))
+    assert Reranker(CAP, weight=0.5, terms=["words"]).weights == (0.5, 0.0)  # one λ is the scorers'
+    with pytest.raises(ConfigError, match="3 weights came for 1 scorers and 1 terms"):
+        Reranker(CAP, weight=(1, 2, 3), terms=["words"])
+    with pytest.raises(ConfigError, match="a term 'word' came, expected one of words, characters"):
+        Reranker(CAP, terms=["word"])
+
+
+@pytest.mark.parametrize(("search", "find"), [("exact", search_weights), ("smooth", smooth_weights)])
+def test_weights_are_searched_as_asked(search, find):
+    reranker = Reranker(CAP, terms=["words"])
+    expected = find(reranker.score_lists(DEV), hypothesis_statistics(DEV, WordErrorRate()), WordErrorRate())
+    assert reranker.tune(DEV, search=search).weights == reranker.weights == expected.weights
+    fitted = Reranker.fit(DEV, CAP, terms=["words"], search=search)
+    assert fitted.weights == expected.weights and fitted.terms == ("words",)
+    assert reranker.tune(DEV).weights != expected.weights  # teeth: the grid's are others
+    with pytest.raises(ConfigError, match="search 'best' came, expected one of grid, exact, smooth"):
+        reranker.tune(DEV, search="best")
 
 
 def test_two_scorers_each_with_its_weight():

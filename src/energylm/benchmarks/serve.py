@@ -3,7 +3,8 @@
 Server and clients are two processes on one machine and speak HTTP over the loopback. A GPT-2 of 4 × 256 under a UniT
 energy of the same size continues prompts of 64 tokens by 16, every prompt and seed another. One client waits for each
 answer before it asks again; of 16, those that ask while the models are busy travel together. That helps while a request
-alone cannot fill the machine: with 4 candidates it cannot, with 32 it nearly does, so that has no bar.
+alone cannot fill the machine: with 4 candidates it cannot, with 32 it nearly does, so that has no bar. What can be
+gained at all is measured beside it: the same requests answered without a server, one after another and 16 at a time.
 
 Then 200 clients ask a server that lets 64 wait, 20 times: everybody must get an answer or a clean 429, and memory must
 not grow. Memory is the process' own (RssAnon) after each crowd but the first, read when the server has been quiet long
@@ -30,7 +31,7 @@ from typing import Any
 
 from energylm.apps import running
 from energylm.apps.serve.app import create_app
-from energylm.apps.serve.completer import Completer
+from energylm.apps.serve.completer import Completer, CompletionTask
 from energylm.apps.serve.queue import QUIET_SECONDS
 from energylm.apps.serve.services import Services
 from energylm.apps.serve.verb import ServeLimits
@@ -54,10 +55,12 @@ from energylm.waiting import HUGE_PAGES
 with extra("web"):
     from scipy.stats import theilslopes
 
-CONTEXT, NEW, CLIENTS, REQUESTS = 64, 16, 16, 128
+CONTEXT, NEW, CLIENTS, REQUESTS, TOP_K = 64, 16, 16, 128, 10
+LAYERS = 4
 BARRED_CANDIDATES, SHOWN_CANDIDATES = (1, 4), (32,)
 CROWD, CROWDS, WAITING = 200, 20, 64
 FORESEEN_CROWDS = 100
+BARE = ", no server"  # after the name of a contender
 
 
 @dataclass
@@ -88,12 +91,17 @@ def run(options: Options) -> BenchmarkResult:
     clients, requests, crowd, waiting = (4, 8, 24, 4) if options.quick else (CLIENTS, REQUESTS, CROWD, WAITING)
     candidates = (*BARRED_CANDIDATES, *(() if options.quick else SHOWN_CANDIDATES))
     loads = {count: ClientLoad() for count in candidates}
+    bare = _completer(1 if options.quick else LAYERS)
     with server(waiting=waiting, quick=options.quick) as (port, process):
         contenders = {}
         for count in candidates:
             ask = partial(_rate, port, candidates=count)
             contenders[f"{count}: one"] = partial(ask, ClientLoad(), clients=1, requests=requests // 8)
             contenders[f"{count}: many"] = partial(ask, loads[count], clients=clients, requests=requests)
+        for count in BARRED_CANDIDATES:
+            answer = partial(_bare_rate, bare, candidates=count)
+            contenders[f"{count}: one{BARE}"] = partial(answer, together=1, requests=requests // 8)
+            contenders[f"{count}: many{BARE}"] = partial(answer, together=clients, requests=requests)
         rate = interleaved(contenders, options, unit="completions/s", share=0.6)
         memory, crowded = _crowds(port, process, crowd=crowd, crowds=3 if options.quick else CROWDS)
     bars = [
@@ -110,6 +118,7 @@ def run(options: Options) -> BenchmarkResult:
     ]
     details: dict[str, Any] = {f"completions/s, {name}": value for name, value in rate.items()}
     details |= {f"gain, {_words(count)}": _gain(rate, count) for count in candidates}
+    details |= {f"gain without a server, {_words(count)}": _gain(rate, count, BARE) for count in BARRED_CANDIDATES}
     details |= {f"p95 queue time, seconds, {_words(count)}": load.quantile(0.95) for count, load in loads.items()}
     details["p95 queue time, seconds, crowd"] = crowded.quantile(0.95)
     details["megabytes after each crowd, server quiet"] = memory.quiet
@@ -121,14 +130,14 @@ def _words(candidates: int) -> str:
     return "the language model alone" if candidates == 1 else f"{candidates} candidates a text"
 
 
-def _gain(rate: dict[str, Rounds], candidates: int) -> Rounds:
-    return rate[f"{candidates}: many"] / rate[f"{candidates}: one"]
+def _gain(rate: dict[str, Rounds], candidates: int, where: str = "") -> Rounds:
+    return rate[f"{candidates}: many{where}"] / rate[f"{candidates}: one{where}"]
 
 
 @contextmanager
 def server(*, waiting: int, quick: bool) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """A server in a process of its own; its port, and the process."""
-    command = [sys.executable, "-m", __name__, str(waiting), "1" if quick else "4"]
+    command = [sys.executable, "-m", __name__, str(waiting), "1" if quick else str(LAYERS)]
     own = {name: value for name, value in os.environ.items() if name != HUGE_PAGES}  # `energylm serve` takes none
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=own)
     try:
@@ -184,19 +193,56 @@ def _ask(port: int, load: ClientLoad, seeds: range, *, candidates: int) -> None:
     """One client, one connection, one request after another."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     for seed in seeds:
-        prompt = [1 + (7 * seed + position) % 200 for position in range(CONTEXT)]
-        body = {"prompt": prompt, "max_tokens": NEW, "seed": seed, "top_k": 10, "energy": {"proposals": candidates}}
+        energy = {"proposals": candidates}
+        body = {"prompt": _prompt(seed), "max_tokens": NEW, "seed": seed, "top_k": TOP_K, "energy": energy}
         connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
         answer = connection.getresponse()
         load.note(answer.status, answer.headers, answer.read())
     connection.close()
 
 
-def _serve(waiting: int, layers: int) -> None:
-    """The server's process: prints its port and serves."""
+def _prompt(seed: int) -> list[int]:
+    return [1 + (7 * seed + position) % 200 for position in range(CONTEXT)]
+
+
+def _bare_rate(completer: Completer, *, together: int, requests: int, candidates: int) -> float:
+    """Completions a second of so many requests answered at a time, without HTTP."""
+    tasks = [
+        CompletionTask(
+            model="bench",
+            prompts=(_prompt(seed),),
+            contexts=(completer.read(_prompt(seed)),),
+            n=1,
+            max_new_tokens=NEW,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=TOP_K,
+            proposals=None if candidates == 1 else candidates,
+            weights="corrected",
+            stop=(),
+            seed=seed,
+            logprobs=None,
+            details=False,
+        )
+        for seed in range(requests)
+    ]
+
+    def answer_all() -> None:
+        for start in range(0, requests, together):
+            completer.complete(tasks[start : start + together])
+
+    return requests / seconds_of(answer_all)
+
+
+def _completer(layers: int) -> Completer:
     lm = CausalLanguageModel(make_network(layers=layers), start_token_id=None, eos_token_id=None)
     energy = BareEnergy(PooledEnergy(make_network(layers=layers).transformer, kind="unit").eval())
-    services = Services("bench", Completer(ResidualModel(lm, energy)))
+    return Completer(ResidualModel(lm, energy))
+
+
+def _serve(waiting: int, layers: int) -> None:
+    """The server's process: prints its port and serves."""
+    services = Services("bench", _completer(layers))
     listening = running.listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
     running.run(create_app(services, ServeLimits(max_waiting=waiting)), listening)

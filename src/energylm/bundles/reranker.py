@@ -191,14 +191,10 @@ def tune_scored(
     metric: AdditiveMetric,
     *,
     grid: WeightGrid,
-    search: WeightSearch = "grid",
+    search: WeightSearch = GRID,
 ) -> Tuning:
     """λ chosen by the metric, with all that was tried; what speaks against it is said."""
-    if search == GRID:
-        tuning = tune_weights(scores, statistics_UHM, metric, grid=grid.weights)
-    else:
-        find = search_weights if search == EXACT else smooth_weights
-        tuning = find(scores, statistics_UHM, metric)
+    tuning = found_weights(scores, statistics_UHM, metric, grid=grid, search=search)
     if tuning.lists < FEW_LISTS:
         say(f"energylm: λ was tuned on {tuning.lists} lists only; another dev set might give quite another λ")
     if search == GRID and tuning.on_the_edge:
@@ -206,8 +202,17 @@ def tune_scored(
     return tuning
 
 
+def found_weights(
+    scores: ListScores, statistics_UHM: Floats, metric: AdditiveMetric, *, grid: WeightGrid, search: WeightSearch
+) -> Tuning:
+    if search == GRID:
+        return tune_weights(scores, statistics_UHM, metric, grid=grid.weights)
+    find = search_weights if search == EXACT else smooth_weights
+    return find(scores, statistics_UHM, metric)
+
+
 class Reranker(OnHub):
-    """`weight` is λ: one number, or one for each scorer."""
+    """`weight` is λ: one number for all scorers (terms then have 0), or one for each scorer and each term."""
 
     report: Record | None = None  # what `fit` tells of the tuning
     provenance: Mapping[str, Any] = MappingProxyType({})  # how λ came about
@@ -218,16 +223,19 @@ class Reranker(OnHub):
         *,
         weight: float | Sequence[float] = 0.5,
         length_normalisation: LengthNormalisation = "none",
+        terms: Sequence[LengthTerm] = (),
     ) -> None:
         self.scorers = _scorers(scorer)
         self.weights = _weights(weight)
-        if length_normalisation not in (known := get_args(LengthNormalisation)):
-            raise ConfigError(f"length_normalisation {length_normalisation!r} came, expected one of {', '.join(known)}")
-        self.length_normalisation = length_normalisation
-        if not self.scorers or len(self.weights) not in (1, len(self.scorers)):
-            raise ConfigError(f"{len(self.weights)} weights came for {len(self.scorers)} scorers; give one for each")
-        if len(self.weights) < len(self.scorers):
-            self.weights *= len(self.scorers)
+        self.length_normalisation = _one_of(LengthNormalisation, length_normalisation, "length_normalisation")
+        self.terms = tuple(_one_of(LengthTerm, term, "a term") for term in terms)
+        if self.scorers and len(self.weights) == 1:
+            self.weights = self.weights * len(self.scorers) + (0.0,) * len(self.terms)
+        if not self.scorers or len(self.weights) != len(self.scorers) + len(self.terms):
+            and_terms = f" and {len(self.terms)} terms" if self.terms else ""
+            raise ConfigError(
+                f"{len(self.weights)} weights came for {len(self.scorers)} scorers{and_terms}; give one for each"
+            )
 
     @classmethod
     def fit(
@@ -238,12 +246,20 @@ class Reranker(OnHub):
         metric: MetricName = "wer",
         grid: WeightGrid | None = None,
         length_normalisation: LengthNormalisation = "none",
+        terms: Sequence[LengthTerm] = (),
+        search: WeightSearch = GRID,
     ) -> "Reranker":
         """λ tuned on lists with references, a file or `NBest` records, for a `Scorer` or several, or their names. The
         report tells the metric of the first best, of the tuned choice, and of λ tuned on the other half of the lists.
         """
         fitted: Reranker = FITS.get("reranker")(
-            lists, scorer, metric=metric, grid=grid, length_normalisation=length_normalisation
+            lists,
+            scorer,
+            metric=metric,
+            grid=grid,
+            length_normalisation=length_normalisation,
+            terms=terms,
+            search=search,
         )
         return fitted
 
@@ -258,7 +274,8 @@ class Reranker(OnHub):
             )
             for number, options in enumerate(manifest["scorers"], start=1)
         ]
-        reranker = cls(scorers, weight=manifest["weight"], length_normalisation=manifest["length_normalisation"])
+        shape = {"length_normalisation": manifest["length_normalisation"], "terms": manifest.get("terms", ())}
+        reranker = cls(scorers, weight=manifest["weight"], **shape)
         reranker.provenance = manifest["provenance"]
         return reranker
 
@@ -268,6 +285,7 @@ class Reranker(OnHub):
         facts = {
             "weight": list(self.weights),
             "length_normalisation": self.length_normalisation,
+            "terms": list(self.terms),
             "scorers": [options for _, options in saved],
             "convention": [scorer.convention for scorer in self.scorers],
         }
@@ -292,14 +310,18 @@ class Reranker(OnHub):
         lists = _checked(lists)
         return rerank_scored(lists, scores or self.score_lists(lists), self.weights)
 
-    def tune(self, dev: Sequence[NBest], *, grid: WeightGrid | None = None, metric: MetricName = "wer") -> Tuning:
+    def tune(
+        self,
+        dev: Sequence[NBest],
+        *,
+        grid: WeightGrid | None = None,
+        metric: MetricName = "wer",
+        search: WeightSearch = GRID,
+    ) -> Tuning:
         """Choose λ by the metric on `dev`, whose lists need references; kept, and returned with all that was tried."""
-        if metric not in (known := get_args(MetricName)):
-            raise ConfigError(f"metric {metric!r} came, expected one of {', '.join(known)}")
-        dev, measure = _checked(dev), metric_called(metric)
-        tuning = tune_scored(
-            self.score_lists(dev), hypothesis_statistics(dev, measure), measure, grid=grid or WeightGrid()
-        )
+        dev, measure = _checked(dev), metric_called(_one_of(MetricName, metric, "metric"))
+        how = {"grid": grid or WeightGrid(), "search": _one_of(WeightSearch, search, "search")}
+        tuning = tune_scored(self.score_lists(dev), hypothesis_statistics(dev, measure), measure, **how)
         self.weights = tuning.weights
         told = {"metric": measure.name, "lists": tuning.lists, "tuned": tuning.value, "convention": measure.convention}
         self.report, self.provenance = None, {"validation": told}
@@ -316,7 +338,8 @@ class Reranker(OnHub):
                     bar.advance(len(block.names), note=scorer.name)
                 scored.append(scores)
         names = [scorer.name for scorer in self.scorers]
-        return gathered_scores(lists, scored, names=names, length_normalisation=self.length_normalisation)
+        shape = {"length_normalisation": self.length_normalisation, "terms": self.terms}
+        return gathered_scores(lists, scored, names=names, **shape)
 
 
 def _words(text: str) -> int:
@@ -341,6 +364,13 @@ def _scorers(given: Any) -> list[Scorer]:
                 "Scorer.from_pretrained(…), or wrap a TokenScorer of your own: Scorer(…)"
             )
     return scorers
+
+
+def _one_of(names: Any, given: Any, what: str) -> Any:
+    """`given`, if it is one of a literal type's names."""
+    if given not in (known := get_args(names)):
+        raise ConfigError(f"{what} {given!r} came, expected one of {', '.join(known)}")
+    return given
 
 
 def _weights(given: Any) -> tuple[float, ...]:

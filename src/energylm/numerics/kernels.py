@@ -227,9 +227,16 @@ def block_weights(logits_RV: Tensor, largest_R1: Tensor) -> Tensor | None:
         tensors = (logits_RV[part], largest_R1[part], weights_RM[part])
         kernels.block_weights(part.stop - part.start, vocabulary, *(tensor.data_ptr() for tensor in tensors))
 
-    threads = min(torch.get_num_threads(), logits_RV.numel() // ELEMENTS_A_THREAD)
-    side_by_side(add_up, [copies for _, copies in cut_rows(1, rows, threads)])
+    side_by_side(add_up, row_parts(logits_RV))
     return weights_RM
+
+
+def row_parts(logits_RV: Tensor) -> list[slice]:
+    """Rows for each thread; all in one part on other devices, where they are few, or where somebody watches."""
+    threads = min(torch.get_num_threads(), logits_RV.numel() // ELEMENTS_A_THREAD)
+    if logits_RV.device.type != "cpu" or is_in_torch_dispatch_mode():
+        threads = 1
+    return [copies for _, copies in cut_rows(1, len(logits_RV), threads)]
 
 
 def cut_rows(contexts: int, copies: int, threads: int) -> list[tuple[slice, slice]]:

@@ -21,6 +21,7 @@ from torch import Tensor
 from energylm.config.sampling import Truncation
 from energylm.contracts import Decoder
 from energylm.numerics.categorical import draw_categorical, log_sum_exp
+from energylm.numerics.kernels import row_parts, side_by_side
 from energylm.numerics.truncation import candidates
 from energylm.progress import Progress
 from energylm.randomness import row_keys, row_uniforms, seed_tensor
@@ -236,7 +237,15 @@ def _draw_tokens(
 
 
 def draw_token(logits_RV: Tensor, uniform_R: Tensor, truncation: Truncation) -> tuple[Tensor, Tensor, Tensor]:
-    """One token a row by its uniform number: ids, log P and log q, each (R,)."""
+    """One token a row by its uniform number: ids, log P and log q, each (R,). Each thread draws for rows of its own:
+    OpenMP's would go on spinning for milliseconds, into the decoder's next step."""
+    drawn = side_by_side(lambda part: _draw_token(logits_RV[part], uniform_R[part], truncation), row_parts(logits_RV))
+    token_R, model_R, proposal_R = (torch.cat(column) for column in zip(*drawn, strict=True))
+    return token_R, model_R, proposal_R
+
+
+@torch.no_grad()
+def _draw_token(logits_RV: Tensor, uniform_R: Tensor, truncation: Truncation) -> tuple[Tensor, Tensor, Tensor]:
     candidate_RK, ids_RK = candidates(logits_RV, truncation)
     choice_R, proposal_R = draw_categorical(candidate_RK, uniform_R)
     if truncation.is_identity:

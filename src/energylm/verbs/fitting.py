@@ -39,9 +39,9 @@ from energylm.bundles.detector import Detector
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
-from energylm.bundles.reranker import Reranker, hypothesis_statistics, tune_scored
+from energylm.bundles.reranker import Reranker, found_weights, hypothesis_statistics, tune_scored
 from energylm.bundles.scorer import Scorer
-from energylm.config.cloze import LengthNormalisation, MetricName, WeightGrid
+from energylm.config.cloze import LengthNormalisation, LengthTerm, MetricName, WeightGrid, WeightSearch
 from energylm.config.models import TEXT
 from energylm.data.manifest import MANIFEST_FILE
 from energylm.data.nbest import NBest, read_lists
@@ -49,7 +49,7 @@ from energylm.data.text_files import nearest_field
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, metric_called
-from energylm.estimators.weight_tuning import FEWEST_LISTS, ListScores, tune_weights
+from energylm.estimators.weight_tuning import FEWEST_LISTS, ListScores
 from energylm.files import atomic_file, sha256_of_file
 from energylm.jobs.job import Job
 from energylm.records import Record
@@ -133,18 +133,20 @@ def fit_reranker(
     metric: MetricName,
     grid: WeightGrid | None,
     length_normalisation: LengthNormalisation,
+    terms: Sequence[LengthTerm],
+    search: WeightSearch,
 ) -> Reranker:
     several = scorer if isinstance(scorer, Sequence) and not isinstance(scorer, str) else [scorer]
     scorers = [Scorer.from_pretrained(each) if isinstance(each, str | Path) else each for each in several]
-    reranker = Reranker(scorers, length_normalisation=length_normalisation)
+    reranker = Reranker(scorers, length_normalisation=length_normalisation, terms=terms)
     lists = read_lists(lists) if isinstance(lists, str | Path) else list(lists)
     measure, grid = metric_called(metric), grid or WeightGrid()
     statistics_UHM = hypothesis_statistics(lists, measure)
     scores = reranker.score_lists(lists)
-    tuning = tune_scored(scores, statistics_UHM, measure, grid=grid)
+    tuning = tune_scored(scores, statistics_UHM, measure, grid=grid, search=search)
     reranker.weights = tuning.weights
     first_best = float(measure.value(statistics_UHM[:, 0].sum(0)[None])[0])
-    held_out = _cross_fitted(scores, statistics_UHM, measure, grid)
+    held_out = _cross_fitted(scores, statistics_UHM, measure, grid, search)
     reranker.report = RerankerFit(
         tuning.weights, measure.name, len(lists), first_best, tuning.value, held_out, measure.convention
     )
@@ -152,21 +154,19 @@ def fit_reranker(
     return reranker
 
 
-def _cross_fitted(scores: ListScores, statistics_UHM: Floats, metric: AdditiveMetric, grid: WeightGrid) -> float | None:
+def _cross_fitted(
+    scores: ListScores, statistics_UHM: Floats, metric: AdditiveMetric, grid: WeightGrid, search: WeightSearch
+) -> float | None:
     """The metric over all lists, each half with the λ of the other."""
     halves = np.arange(0, len(statistics_UHM), 2), np.arange(1, len(statistics_UHM), 2)
     if len(halves[1]) < FEWEST_LISTS:
         return None
     totals = []
     for tuned_on, measured_on in (halves, halves[::-1]):
-        tuning = tune_weights(_rows(scores, tuned_on), statistics_UHM[tuned_on], metric, grid=grid.weights)
-        chosen, _ = _rows(scores, measured_on).choose(tuning.weights)
+        tuning = found_weights(scores.rows(tuned_on), statistics_UHM[tuned_on], metric, grid=grid, search=search)
+        chosen, _ = scores.rows(measured_on).choose(tuning.weights)
         totals.append(statistics_UHM[measured_on, chosen].sum(0))
     return float(metric.value(sum(totals)[None])[0])
-
-
-def _rows(scores: ListScores, rows: Any) -> ListScores:
-    return ListScores(scores.base_UH[rows], scores.scores_SUH[:, rows], scores.length_UH[rows])
 
 
 def _own_options(names: Sequence[str], options: Mapping[str, Any], *, taken: Collection[str]) -> dict[str, Any]:
