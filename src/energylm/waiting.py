@@ -41,7 +41,7 @@ PERIOD_SECONDS = 0.25
 OTHERS, DELAY = 0.4, 0.4  # processors: from so much of both on, the machine is shared
 ROOM = 0.4  # of a processor that others may use when it counts as free
 SAME_PERIODS = 2  # that must agree before anything is changed
-FIRST_TRIAL_SECONDS, LAST_TRIAL_SECONDS = 2.0, 30.0  # until spinning is tried again: others may have lower priority
+FIRST_TRIAL_SECONDS, LAST_TRIAL_SECONDS = 5.0, 60.0  # until spinning is tried again: others may have lower priority
 
 
 @dataclass(frozen=True)

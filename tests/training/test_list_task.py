@@ -7,7 +7,17 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from energylm.errors import DataError
 from energylm.objectives.list_losses import expected_error
-from energylm.training.list_task import CostedList, ListTask, PrefixTrees, WholeTexts, chosen_excess, list_folds
+from energylm.training import list_task
+from energylm.training.list_task import (
+    CostedList,
+    ListTask,
+    PrefixTrees,
+    TaughtListTask,
+    TaughtWords,
+    WholeTexts,
+    chosen_excess,
+    list_folds,
+)
 from energylm.training.task import Share
 
 LISTS = [
@@ -141,3 +151,79 @@ def test_likelihoods_over_trees_are_those_of_single_texts(mistake):
     weight = network.transformer.h[0].mlp.c_fc.weight
     ours, plain = (torch.autograd.grad(energies[:3].prod(), weight)[0] for energies in (energy_S, expected_S))
     assert torch.allclose(ours, plain, rtol=0, atol=1e-9) == (mistake is None)
+
+
+class TokenTable(torch.nn.Module):
+    """An energy a token; frames are token 5."""
+
+    def __init__(self):
+        super().__init__()
+        self.letters = torch.nn.Parameter(torch.tensor([0.0, *WORTH.values(), 7.0]))
+
+    def forward(self, tokens_BT, lengths_B):
+        real = torch.arange(tokens_BT.shape[1]) < lengths_B[:, None]
+        return self.letters[tokens_BT] * real
+
+
+def encode_words(text):
+    """Letters are tokens, words are what white space parts."""
+    pairs = [(LETTERS[letter], word) for word, letters in enumerate(text.split()) for letter in letters]
+    return [token for token, _ in pairs], [word for _, word in pairs]
+
+
+def framed(tokens_BT, lengths_B):
+    wide = torch.nn.functional.pad(tokens_BT, (1, 1))
+    wide[:, 0] = 5
+    return wide.scatter(1, lengths_B[:, None] + 1, 5), lengths_B + 2
+
+
+TAUGHT = [
+    CostedList(("ab c", "ab d", "b"), (-1.0, -1.5, -2.0), (0.0, 0.0, 0.0), taught=((-1.0, -9.0), (-1.5, 0.5), (0.25,))),
+    CostedList(("c", "dd a c"), (-0.5, -0.6), (0.0, 0.0), taught=((-1.5,), (2.0, -0.5, -1.0))),
+]
+
+
+def huber(x, delta):
+    return x * x / 2 if abs(x) <= delta else delta * (abs(x) - delta / 2)
+
+
+def taught_by_loops():
+    words, lists = 0.0, 0.0
+    for each in TAUGHT:
+        too_high = []
+        for text, scores in zip(each.texts, each.taught, strict=True):
+            apart = [-sum(WORTH[a] for a in word) - score for word, score in zip(text.split(), scores, strict=True)]
+            words += sum(huber(x, 2.0) for x in apart)
+            too_high.append(sum(apart))
+        mean = sum(too_high) / len(too_high)
+        lists += sum(huber(x - mean, 3.0) for x in too_high) / len(too_high)
+    return words, lists
+
+
+@pytest.mark.parametrize("mistake", [None, "frame counted", "no mean", "all tokens one word on"])
+def test_a_taught_batch_by_loops(mistake, monkeypatch):
+    reader = TaughtWords(encode_words, framed)
+    learner = TaughtListTask(
+        TokenTable(), TAUGHT, objective=None, reader=reader, seed=0, global_batch=2, save_model=None
+    )
+    batch = learner.batch(1, range(2))
+    assert len(learner.train) == 2 and learner.counts(batch) == {"loss": 9.0, "list_loss": 2.0}
+    assert learner.tokens(batch) == 12 + 2 * 5
+    if mistake == "frame counted":
+        batch["word_ST"] = batch["word_ST"].where(batch["tokens_ST"] != 5, 1)
+    if mistake == "no mean":
+        plain = torch.nn.functional.huber_loss
+        shifted = lambda x, y, **how: plain(x, 0 * y if how["delta"] == 3.0 else y, **how)  # noqa: E731
+        monkeypatch.setattr(list_task, "huber_loss", shifted)
+    if mistake == "all tokens one word on":
+        batch["word_ST"] = torch.where(batch["word_ST"] > 0, batch["word_ST"] % 9 + 1, 0)
+    sums = learner.loss(learner.model, batch)
+    found = [sums.losses["loss"].item(), sums.losses["list_loss"].item()]
+    assert (found == pytest.approx(taught_by_loops(), abs=1e-4)) == (mistake is None)
+    if mistake is None:
+        by_text = [sum(WORTH[letter] for letter in text.replace(" ", "")) for each in TAUGHT for text in each.texts]
+        assert sorted(reader.energies(learner.model, batch).tolist()) == pytest.approx(sorted(by_text))
+        sums.losses["loss"].backward()
+        assert learner.model.letters.grad[5] == 0 and learner.model.letters.grad[1:5].abs().min() > 0
+        learner.valid = TAUGHT
+        assert learner.validate(learner.model, Share())["loss"] == pytest.approx((found[0], 9.0))

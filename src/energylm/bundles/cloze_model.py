@@ -149,7 +149,7 @@ class ClozeModel:
         special tokens and past the end. Higher = likelier."""
         device = self._network.device
         tokens_BT, lengths_B = self._readable(tokens_BT.to(device), lengths_B.to(device))
-        framed_BS, framed_lengths_B = self._framed(tokens_BT, lengths_B)
+        framed_BS, framed_lengths_B = self.framed(tokens_BT, lengths_B)
         score_BS = torch.zeros(framed_BS.shape, device=device)
         for rows, longest in length_batches(framed_lengths_B, tokens_at_once=self._tokens_at_once):
             score_BS[rows, :longest] = self._scores(framed_BS[rows, :longest], framed_lengths_B[rows]).float()
@@ -183,7 +183,7 @@ class ClozeModel:
     def _tokens_at_once(self) -> int:
         return tokens_at_once(self._network, None if self.kind == ELECTRIC else LOGITS_AT_ONCE)
 
-    def _framed(self, tokens_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+    def framed(self, tokens_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T + 2) and (B,): an end-of-text token before and after each sequence."""
         if not self._frame:
             return tokens_BT, lengths_B

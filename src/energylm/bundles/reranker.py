@@ -80,6 +80,7 @@ class ListBlockScores(Record):
 
     scores: list[list[float]]
     seconds: float
+    words: list[list[list[float]]] | None = None  # of each text, where that is asked for
 
 
 def list_blocks(lists: Sequence[NBest], *, context: int = 0) -> Iterator[ListBlock]:
@@ -91,16 +92,18 @@ def list_blocks(lists: Sequence[NBest], *, context: int = 0) -> Iterator[ListBlo
         yield ListBlock(texts, [of_list.utterance for of_list in block], contexts)
 
 
-def score_block(scorer: Scorer, block: ListBlock) -> ListBlockScores:
+def score_block(scorer: Scorer, block: ListBlock, *, by_word: bool = False) -> ListBlockScores:
     """A hypothesis after its context: the words of the context are read and not counted. Who scores texts as a whole
     reads none."""
     begun = time.perf_counter()
     contexts = block.contexts if getattr(scorer.reader, "scores_tokens", True) else [""] * len(block.texts)
     pairs = zip(contexts, block.texts, strict=True)
     read = [[f"{context} {text}" if context else text for text in texts] for context, texts in pairs]
-    scored = zip(contexts, scorer.list_scores(read, names=block.names), strict=True)
-    scores = [[text.after(len(context.split())) for text in of_list] for context, of_list in scored]
-    return ListBlockScores(scores, time.perf_counter() - begun)
+    given = [len(context.split()) for context in contexts]
+    scored = list(zip(given, scorer.list_scores(read, names=block.names), strict=True))
+    scores = [[text.after(count) for text in of_list] for count, of_list in scored]
+    words = [[list(text.word_scores[count:]) for text in of_list] for count, of_list in scored] if by_word else None
+    return ListBlockScores(scores, time.perf_counter() - begun, words)
 
 
 def gathered_scores(

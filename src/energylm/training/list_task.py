@@ -6,6 +6,15 @@
 Energies come from whole texts (`WholeTexts`: any network that gives one), or are a causal network's own log-likelihoods
 (`PrefixTrees`): E(h) = −w · log P(h | what was heard before), each list read as the tree of its prefixes.
 
+A teacher in place of errors (`TaughtListTask`): token energies e_t of a network that reads a text at once learn the
+score s_w that a slower scorer, say a language model after the words heard before, gives each word. No reference is
+needed for that.
+
+    L = mean over words of H₂(Σ_{t∈w} −e_t − s_w)  +  0.1 · mean over lists of H₃(d_h − mean d)
+    d_h = Σ_w (Σ_{t∈w} −e_t − s_w)        H_δ(x) = x²/2, and δ(|x| − δ/2) from |x| = δ on (Huber)
+
+The first part has a number to learn for each word, the second asks for what reranking uses: differences in a list.
+
 Only lists in which some hypothesis is better than another are read: the others have no gradient. Validation counts, of
 lists that no update sees, the errors above the oracle's that f − E chooses (`excess`), and the loss.
 
@@ -25,9 +34,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, huber_loss
+from torch.nn.utils.rnn import pad_sequence
 
 from energylm.errors import DataError
+from energylm.models.contexts import length_batches
 from energylm.models.prefix_tree import PrefixTree, TreeBatch, tree_logits
 from energylm.numerics.categorical import widened
 from energylm.objectives.list_losses import ListLoss, best_members, teaches
@@ -36,6 +47,8 @@ from energylm.training.task import Batch, Share, Sums
 
 Encode = Callable[[Sequence[str]], tuple[Tensor, Tensor]]  # texts -> (S, T) right-padded ids and (S,) lengths
 FEWEST_TO_LEARN = 2
+TOKENS_AT_ONCE = 512  # texts of a batch differ in length: padded to the longest, half of what is read would be nothing
+WORD_DELTA, LIST_DELTA, LIST_SHARE = 2.0, 3.0, 0.1  # nats, nats, and the weight of differences beside words
 _ABSENT = -torch.inf
 
 
@@ -47,10 +60,11 @@ class CostedList:
     base: tuple[float, ...]  # the recogniser's scores, higher = better
     costs: tuple[float, ...]
     context: str = ""  # what was heard before
+    taught: tuple[tuple[float, ...], ...] = ()  # a teacher's score of each word of each text
 
     @property
     def teaches(self) -> bool:
-        return min(self.costs) < max(self.costs)
+        return bool(self.taught) or min(self.costs) < max(self.costs)
 
 
 def list_folds(references: Sequence[str], count: int) -> list[NDArray[np.int64]]:
@@ -137,6 +151,56 @@ class PrefixTrees:
         return -self.weight * log_prob_S
 
 
+@dataclass(frozen=True)
+class TaughtWords:
+    """`model(tokens_BT, lengths_B)` gives token energies (B, T). `encode(text)` gives the tokens of a text, and the
+    word that each belongs to, below 0 for none; `frame` puts what the network expects around rows of them."""
+
+    encode: Callable[[str], tuple[Sequence[int], Sequence[int]]]
+    frame: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+    def read(self, lists: Sequence[CostedList]) -> Batch:
+        rows: list[Tensor] = []
+        words: list[Tensor] = []  # the number of each token's word among all words; 0 for none
+        taught, text_of_word = [0.0], [0]
+        for each in lists:
+            for text, scores in zip(each.texts, each.taught, strict=True):
+                ids, word_of_token = self.encode(text)
+                rows.append(torch.tensor(ids))
+                words.append(torch.tensor([word + len(taught) if word >= 0 else 0 for word in word_of_token]))
+                text_of_word += [len(rows) - 1] * len(scores)
+                taught += scores
+        lengths_S = torch.tensor([len(row) for row in rows])
+        tokens_SF, framed_S = self.frame(pad_sequence(rows, batch_first=True), lengths_S)
+        before = int(framed_S[0] - lengths_S[0]) // 2
+        word_SF = torch.zeros_like(tokens_SF)
+        word_ST = pad_sequence(words, batch_first=True)
+        word_SF[:, before : before + word_ST.shape[1]] = word_ST
+        return {
+            "tokens_ST": tokens_SF,
+            "lengths_S": framed_S,
+            "word_ST": word_SF,
+            "taught_W": torch.tensor(taught),
+            "text_W": torch.tensor(text_of_word),
+        }
+
+    def tokens(self, batch: Batch) -> int:
+        return int(batch["lengths_S"].sum())
+
+    def energies(self, model: nn.Module, batch: Batch) -> Tensor:
+        score_W = self.word_scores(model, batch)
+        return -score_W.new_zeros(len(batch["lengths_S"])).index_add(0, batch["text_W"], score_W)
+
+    def word_scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        """(W,) Σ −e over the tokens of each word; the first, of no word, is 0."""
+        tokens_ST, word_ST, lengths_S = batch["tokens_ST"], batch["word_ST"], batch["lengths_S"]
+        score_W = batch["taught_W"].new_zeros(len(batch["taught_W"]))
+        for rows, longest in length_batches(lengths_S, tokens_at_once=TOKENS_AT_ONCE):
+            energy_RT = model(tokens_ST[rows, :longest], lengths_S[rows])
+            score_W = score_W.index_add(0, word_ST[rows, :longest].flatten(), -energy_RT.flatten())
+        return score_W * (torch.arange(len(score_W), device=score_W.device) > 0)
+
+
 class ListTask:
     """A `training.task.Task`; `reader` says what the model is."""
 
@@ -197,13 +261,47 @@ class ListTask:
     @torch.no_grad()
     def validate(self, model: nn.Module, share: Share) -> dict[str, tuple[float, float]]:
         own = self.valid[share.rank :: share.world]
-        device, totals = next(model.parameters()).device, {"loss": 0.0, "excess": 0.0}
+        device, totals = next(model.parameters()).device, {"loss": np.zeros(2), "excess": np.zeros(2)}
         for start in range(0, len(own), self.global_batch):
             batch = self._read(own[start : start + self.global_batch])
             sums = self.loss(model, {name: tensor.to(device) for name, tensor in batch.items()})
-            totals["loss"] += float(sums.losses["loss"])
-            totals["excess"] += float(sums.metrics["excess"][0])
-        return {name: (total, len(own)) for name, total in totals.items()} if own else {}
+            totals["loss"] += float(sums.losses["loss"]), self.counts(batch)["loss"]
+            totals["excess"] += float(sums.metrics["excess"][0]), len(batch["base_UH"])
+        return {name: (float(total), float(count)) for name, (total, count) in totals.items()} if own else {}
+
+
+class TaughtListTask(ListTask):
+    """Lists whose words a teacher has scored; `reader` is a `TaughtWords`."""
+
+    loss_weights: Mapping[str, float] = {"loss": 1.0, "list_loss": LIST_SHARE}
+
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {"loss": float(len(batch["taught_W"]) - 1), "list_loss": float(len(batch["base_UH"]))}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Sums:
+        assert isinstance(self.reader, TaughtWords)
+        base_UH, taught_W, text_W = batch["base_UH"], batch["taught_W"], batch["text_W"]
+        score_W = self.reader.word_scores(model, batch)
+        by_text_S = score_W.new_zeros(len(batch["lengths_S"]))
+        too_high_S = by_text_S.index_add(0, text_W, score_W - taught_W)
+        exists_UH = base_UH.isfinite()
+        too_high_UH = score_W.new_zeros(base_UH.shape).masked_scatter(exists_UH, too_high_S)
+        energy_S = -by_text_S.index_add(0, text_W, score_W.detach())
+        energy_UH = score_W.new_zeros(base_UH.shape).masked_scatter(exists_UH, energy_S)
+        excess_U = chosen_excess(base_UH, energy_UH, batch["cost_UH"])
+        losses = {
+            "loss": huber_loss(score_W[1:], taught_W[1:], delta=WORD_DELTA, reduction="sum"),
+            "list_loss": list_differences(too_high_UH, exists_UH).sum(),
+        }
+        return Sums(losses, {"excess": (excess_U.sum(), torch.tensor(float(len(base_UH)), device=score_W.device))})
+
+
+def list_differences(too_high_UH: Tensor, exists_UH: Tensor) -> Tensor:
+    """(U,) by how much the texts of each list are scored too high or too low against each other."""
+    count_U1 = exists_UH.sum(-1, keepdim=True)
+    mean_U1 = too_high_UH.where(exists_UH, 0.0).sum(-1, keepdim=True) / count_U1
+    apart_UH = huber_loss(too_high_UH, mean_U1.expand_as(too_high_UH), delta=LIST_DELTA, reduction="none")
+    return apart_UH.where(exists_UH, 0.0).sum(-1) / count_U1[:, 0]
 
 
 def chosen_excess(base_UH: Tensor, energy_UH: Tensor, cost_UH: Tensor) -> Tensor:

@@ -2,17 +2,24 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from energylm import LanguageModel
+from energylm import LanguageModel, Scorer
+from energylm.bundles.cloze_model import ClozeModel
+from energylm.bundles.encoder_start import EncoderStart
 from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.scorer import ClozeScorer
 from energylm.cli.main import run as command_line
 from energylm.data.nbest import read_lists
+from energylm.data.tokenizer import load_tokenizer
+from energylm.energies.electric import TokenEnergy
 from energylm.energies.encoder_bodies import BagOfTokens, BagOfTokensConfig
 from energylm.errors import ConfigError, DataError, ModelError
+from energylm.files import read_json
 from energylm.jobs.job import Job
 from energylm.verbs.cloze import rerank_training
 from energylm.verbs.cloze.rerank import Rerank, TrainReranker
@@ -134,17 +141,22 @@ def test_the_command_stands_below_a_command(tmp_path, bag, capsys):
         command_line(["rerank", "trainer"])
 
 
-def test_an_encoder_of_transformers(tmp_path):
-    """A few steps of a bidirectional body, with validation that chooses when to stop."""
-    folder = tmp_path / "bert"
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
         BertModel(BertConfig(vocab_size=len(WORDS), **sizes)).save_pretrained(folder)
     saved_tokenizer(folder)
+    return folder
+
+
+def test_an_encoder_of_transformers(tmp_path, bert):
+    """A few steps of a bidirectional body, with validation that chooses when to stop."""
     lists = written(tmp_path / "shared.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
     training = {"steps": 40, "optimizer": {"learning_rate": 0.01}, "validation": {"every_steps": 20}}
-    run = verb(lists, folder, training=training, folds=2, validation_share=0.2).run(Job(output=tmp_path / "run"))
+    run = verb(lists, bert, training=training, folds=2, validation_share=0.2).run(Job(output=tmp_path / "run"))
     assert run.reranked.value < run.one_best.value and run.best_step in (20, 40)
 
 
@@ -193,8 +205,60 @@ def test_a_language_model_learns_by_its_own_likelihood(tmp_path, causal, options
 
 def test_likelihoods_are_of_causal_models_and_have_options_of_their_own(tmp_path, causal, bag):
     lists = written(tmp_path / "lists.json", "good{}".format, "bad{}".format)
-    for name in ("lora_rank", "context"):
-        with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} is for the log-likelihood"):
+    for name, needed in (("lora_rank", "--likelihood"), ("context", "--likelihood or --teacher")):
+        with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} is for {needed} alone"):
             verb(lists, causal, **{name: 4})
     with pytest.raises(ModelError):
         verb(lists, bag, likelihood=0.5).run(Job(output=tmp_path / "run"))
+
+
+def test_an_electric_learns_the_words_of_a_teacher(tmp_path, causal, bert):
+    """Lists without references teach it; what comes of it scores in one pass, much as the teacher does, and reranks."""
+    known = written(tmp_path / "dev.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
+    heard = {
+        name: {key: value for key, value in each.items() if key != "ref"} for name, each in read_json(known).items()
+    }
+    (tmp_path / "heard.json").write_text(json.dumps(heard))
+    training = {"steps": 150, "global_batch": 8, "threads": 1, "optimizer": {"learning_rate": 0.01}}
+    asked = verb(tmp_path / "heard.json", bert, dev=str(known), teacher=str(causal), training=training)
+    run = asked.run(Job(output=tmp_path / "run"))
+    texts = [each.text for of_list in read_lists(known) for each in of_list.hypotheses]
+    taught, teacher, untaught = (
+        np.array(scorer.score(texts))
+        for scorer in (Scorer.from_pretrained(run.model), Scorer.from_pretrained(causal), _new_electric(bert))
+    )
+    assert np.corrcoef(taught, teacher)[0, 1] > 0.97 and np.abs(taught - teacher).mean() < 0.3
+    assert np.corrcoef(untaught, teacher)[0, 1] < 0.8  # teeth: it is not the lengths or the start
+    assert "one pass (electric)" in Scorer.from_pretrained(run.model).convention and run.unseen
+    saved = json.loads((tmp_path / "run" / "reranker.json").read_text())
+    assert saved["scorers"] == [{"model": "model"}] and list((tmp_path / "run" / "blocks").iterdir())
+    again = asked.run(Job(output=tmp_path / "run"))
+    assert again.was_finished and again.reranked == run.reranked
+    assert Rerank.checked({"model": str(tmp_path / "run"), "files": str(known)}).run().outcomes
+
+
+def _new_electric(folder):
+    model = ClozeModel("electric", TokenEnergy(EncoderStart(str(folder)).encoder()), load_tokenizer(folder))
+    return Scorer(ClozeScorer(model))
+
+
+def test_teachers_are_cross_fitted_too_and_go_with_few_options(tmp_path, causal, bert, monkeypatch):
+    lists = written(tmp_path / "lists.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
+    judged = []
+    monkeypatch.setattr(rerank_training, "_judge", lambda folder, some, own: judged.append(folder.name) or _zeros(some))
+    few = {"steps": 2, "global_batch": 4, "threads": 1}
+    verb(lists, bert, teacher=str(causal), context=2, training=few).run(Job(output=tmp_path / "run"))
+    assert judged == ["1", "2", "3"]
+    for wrong, words in (
+        ({"likelihood": 0.5}, "two ways to learn"),
+        ({"objective": "nce"}, "--objective is about errors"),
+        ({"lora_rank": 4}, "--lora-rank is for --likelihood alone"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            verb(lists, bert, teacher=str(causal), **wrong)
+    with pytest.raises(ConfigError, match="--teacher-dtype is for --teacher alone"):
+        verb(lists, bert, teacher_dtype="bfloat16")
+
+
+def _zeros(lists):
+    return [[0.0] * len(each.hypotheses) for each in lists]

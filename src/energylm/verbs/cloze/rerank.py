@@ -15,6 +15,7 @@ from energylm.config.cloze import (
     STDIN,
     Casing,
     Choice,
+    Dtype,
     LengthNormalisation,
     LengthTerm,
     ListObjective,
@@ -281,6 +282,8 @@ class TrainReranker(TrainingVerb):
         "energylm rerank train dev.nbest --references dev.en --init lm --metric bleu --output runs/translated",
         "energylm rerank train dev_other.json --dev dev_clean.json --init smollm2-135m --likelihood 0.5 --lora-rank 16 "
         "--context 50 --casing lower --output runs/tuned",
+        "energylm rerank train dev_other.json --dev dev_clean.json --init minilm-l6 --teacher runs/tuned/model "
+        "--teacher-dtype bfloat16 --context 50 --casing lower --output runs/taught",
     )
     shortcuts: ClassVar = {
         "steps": "training.steps",
@@ -326,6 +329,15 @@ class TrainReranker(TrainingVerb):
         description="Of a causal model no new projection but its own log-likelihood is the energy, with this λ while "
         "it learns (0.5 suits word errors of SmolLM2); what comes of it is a language model again.",
     )
+    teacher: str | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Learn the score that this model gives each word, not errors: then the lists need no references. "
+        "What comes of it is an Electric, which scores a text in one pass.",
+    )
+    teacher_dtype: Dtype | None = Field(
+        None, exclude_if=lambda value: value is None, description="Type of the teacher's weights, as of `rerank`."
+    )
     lora_rank: int | None = Field(
         None,
         ge=1,
@@ -336,7 +348,8 @@ class TrainReranker(TrainingVerb):
         0,
         ge=0,
         exclude_if=lambda value: value == 0,
-        description="With --likelihood: words heard before that are read first, as of `energylm rerank`.",
+        description="With --likelihood or --teacher: words heard before that the model reads first, as of `energylm "
+        "rerank`.",
     )
     casing: Casing = Field("keep", description="What the energy and the scorers read: texts as they are, or recased.")
     metric: MetricName = Field("wer", description="What choices cost, and what λ are tuned by: wer, bleu or chrf.")
@@ -362,11 +375,16 @@ class TrainReranker(TrainingVerb):
     )
 
     @model_validator(mode="after")
-    def _likelihoods_have_options_of_their_own(self) -> Self:
-        for name in ("lora_rank", "context"):
-            if self.likelihood is None and getattr(self, name):
-                option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{option} is for the log-likelihood of a causal model; add --likelihood, or drop it")
+    def _ways_to_learn_have_options_of_their_own(self) -> Self:
+        ways = {"likelihood": self.likelihood, "teacher": self.teacher}
+        if all(ways.values()):
+            raise ValueError("--likelihood and --teacher are two ways to learn; drop one of them")
+        for name, needed in (("lora_rank", ("likelihood",)), ("teacher_dtype", ("teacher",)), ("context", tuple(ways))):
+            if getattr(self, name) and not any(ways[way] for way in needed):
+                option, needs = f"--{name.replace('_', '-')}", " or ".join(f"--{way}" for way in needed)
+                raise ValueError(f"{option} is for {needs} alone; add that, or drop it")
+        if self.teacher and "objective" in self.model_fields_set:
+            raise ValueError("--objective is about errors, and --teacher learns a model's scores; drop one of them")
         return self
 
     def check(self, job: Job = DEFAULT_JOB) -> str:

@@ -1,9 +1,10 @@
 """The work of `energylm rerank train`: an energy for each fold, one for all lists, λ by scores that no list tuned.
 
-OUTPUT/model/            the energy that learnt from all lists; with `--likelihood` a language model
+OUTPUT/model/            the energy that learnt from all lists: with `--likelihood` a language model, with `--teacher`
+                         an Electric
 OUTPUT/folds/1/ …        those that learnt from all lists but a fold
 OUTPUT/reranker.json     what `energylm rerank OUTPUT` takes for its options: scorers, terms and their λ
-OUTPUT/blocks/           the scores of the other scorers, kept
+OUTPUT/blocks/           the scores of the other scorers and of the teacher, kept
 
 The numbers that are told are cross-fitted twice: a list's energy comes from a network that never saw it, and its λ from
 the other folds. What is saved has λ from all folds together, under energies that are out of fold as well: the energy of
@@ -15,7 +16,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,6 +25,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from energylm.bundles.causal_networks import with_adapters, without_adapters
+from energylm.bundles.cloze_model import ELECTRIC, ClozeModel
+from energylm.bundles.encoder_start import EncoderStart
 from energylm.bundles.energy_model import KIND as ENERGY
 from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.known_models import locate
@@ -35,11 +39,13 @@ from energylm.bundles.reranker import (
     list_blocks,
     score_block,
 )
-from energylm.bundles.scorer import CausalScorer, Scorer
+from energylm.bundles.scorer import CausalScorer, ClozeScorer, Scorer
 from energylm.bundles.scorer_text import recased
 from energylm.config.models import LEFT_TO_RIGHT, SUM, TEXT
 from energylm.config.training import TrainingConfig
 from energylm.data.nbest import NBest, read_lists, recognisers_best, sample_lists, with_context
+from energylm.data.tokenizer import load_tokenizer
+from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError
 from energylm.estimators.additive_metrics import (
     AdditiveMetric,
@@ -57,12 +63,15 @@ from energylm.jobs.job import Job
 from energylm.models.prefix_tree import why_not_prefix_tree
 from energylm.objectives.list_losses import LIST_LOSSES
 from energylm.progress import progress, say
+from energylm.randomness import derive_seed
 from energylm.training.engine import state_of_run, train
 from energylm.training.list_task import (
     CostedList,
     ListReader,
     ListTask,
     PrefixTrees,
+    TaughtListTask,
+    TaughtWords,
     WholeTexts,
     list_folds,
     same_reference,
@@ -70,10 +79,11 @@ from energylm.training.list_task import (
 from energylm.training.state import TrainedRun, TrainingResult
 from energylm.verbs.cloze.rerank import MODEL_FOLDER, RERANKER_FILE, NamedScorer, RerankSet, TrainReranker
 from energylm.verbs.cloze.rerank_report import best_members
-from energylm.verbs.cloze.reranking import score_files
+from energylm.verbs.cloze.reranking import WordScorer, score_files
 from energylm.verbs.cloze.score import check_scorer
 
 RESAMPLES = 2000
+TAUGHT_OF_A_LIST = 4  # hypotheses: the rest have mostly the same words
 Indices = NDArray[np.int64]
 
 
@@ -139,8 +149,14 @@ def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
     output, metric = job.folder, metric_called(verb.metric)
     train, dev = read_training_lists(verb)
     known = TrainingLists.of(dev or train, metric, folds=verb.folds)
-    lists, own = known.lists, NamedScorer(model=MODEL_FOLDER, casing=verb.casing, context=verb.context)
-    learnt = TrainingLists.of(train, metric, folds=verb.folds).costed if dev else known.costed
+    lists, own = known.lists, NamedScorer(model=MODEL_FOLDER, casing=verb.casing)
+    if verb.likelihood:
+        own = own.model_copy(update={"context": verb.context})
+    if verb.teacher:
+        learnt = taught_lists(verb, train, job)
+        known = known if dev else replace(known, costed=learnt)
+    else:
+        learnt = TrainingLists.of(train, metric, folds=verb.folds).costed if dev else known.costed
     judged: list[list[float]] = [[]] * len(lists)
     for fold, held_out in enumerate(() if dev else known.folds):
         folder = output / "folds" / str(fold + 1)
@@ -169,13 +185,14 @@ def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
 def describe_training(verb: TrainReranker, output: Path) -> str:
     """Read every list and find every model without loading one; what would be done, in words."""
     lists, dev = read_training_lists(verb)
-    check_references([*lists, *dev], metric=verb.metric.upper())
-    for name in verb.scorer:
+    check_references([*(() if verb.teacher and dev else lists), *dev], metric=verb.metric.upper())
+    for name in (*verb.scorer, *([verb.teacher] if verb.teacher else [])):
         check_scorer(name, NamedScorer(model=name, casing=verb.casing))
     locate(verb.init)
     how = f"λ on {len(dev):,} dev lists" if dev else f"{verb.folds} folds and all"
     return (
-        f"{output}: {state_of_run(output)}: an energy from {verb.init} by {verb.objective} on {len(lists):,} lists, "
+        f"{output}: {state_of_run(output)}: an energy from {verb.init} by {verb.teacher or verb.objective} on "
+        f"{len(lists):,} lists, "
         f"{how}, {verb.training.steps:,} steps of {verb.training.global_batch} lists each"
     )
 
@@ -200,14 +217,19 @@ def read_training_lists(verb: TrainReranker) -> tuple[list[NBest], list[NBest]]:
 
 
 def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> TrainingResult:
-    network, reader, save = _likelihood(verb, folder) if verb.likelihood else _energy(verb, folder)
+    if verb.teacher:
+        network, reader, save = _taught(verb, lists, folder)
+    else:
+        network, reader, save = _likelihood(verb, folder) if verb.likelihood else _energy(verb, folder)
     held = round(verb.validation_share * len(lists))
     settings = verb.training.model_dump()
+    if verb.teacher:
+        settings["validation"]["metric"] = "loss"  # what is chosen with λ = 1 says little of another model's scores
     if not held:
         settings["validation"]["every_steps"] = None
     training = TrainingConfig.checked(settings, origin="the training settings")
     own = {"likelihood": verb.likelihood, "lora_rank": verb.lora_rank, "context": verb.context}
-    task = ListTask(
+    task = (TaughtListTask if verb.teacher else ListTask)(
         network,
         lists[: len(lists) - held],
         lists[len(lists) - held :],
@@ -223,6 +245,7 @@ def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> Tr
             "casing": verb.casing,
             "texts": sha256_of_json([[each.texts, each.base, each.costs] for each in lists]),
             **(own if verb.likelihood else {}),
+            **({"taught": sha256_of_json([each.taught for each in lists])} if verb.teacher else {}),
         },
     )
     return train(task, training, folder=folder)
@@ -268,6 +291,66 @@ def _likelihood(verb: TrainReranker, folder: Path) -> Start:
     return network, PrefixTrees(encode, start_token_id=start, weight=verb.likelihood), save
 
 
+def taught_lists(verb: TrainReranker, lists: Sequence[NBest], job: Job) -> list[CostedList]:
+    """Some hypotheses of each list, the recogniser's best among them, with what the teacher says of their words."""
+    some = []
+    for row, of_list in enumerate(lists):
+        filled = [index for index, each in enumerate(of_list.hypotheses) if each.text.strip()]
+        best = recognisers_best(of_list)
+        rivals = [index for index in filled if index != best]
+        Random(derive_seed(verb.training.seed, "taught", row)).shuffle(rivals)
+        chosen = [index for index in (best, *rivals[: TAUGHT_OF_A_LIST - 1]) if index in filled]
+        if chosen:
+            some.append(replace(of_list, hypotheses=tuple(of_list.hypotheses[index] for index in chosen)))
+    settings = {"casing": verb.casing, "context": verb.context, "dtype": verb.teacher_dtype}
+    teacher = NamedScorer(model=verb.teacher, **settings)
+    with open_engine(job.engine) as engine:
+        files = {RerankSet(lists=verb.lists[0]): some}
+        taught = score_files(teacher, files, job.folder, engine, worker=WordScorer).words
+    return [
+        CostedList(
+            texts=tuple(each.text for each in of_list.hypotheses),
+            base=tuple(each.score for each in of_list.hypotheses),
+            costs=(0.0,) * len(of_list.hypotheses),  # unknown, and not asked for
+            taught=tuple(tuple(of_text) for of_text in of_texts),
+        )
+        for of_list, of_texts in zip(some, taught, strict=True)
+    ]
+
+
+def _taught(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> Start:
+    """Token energies that learn the teacher's words; those of a new head start at the teacher's mean."""
+    location = locate(verb.init)
+    manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
+    is_electric = manifest.get("kind") == ELECTRIC
+    if is_electric:
+        model = ClozeModel.from_pretrained(verb.init, device="cpu")
+        model.noise = None
+    else:
+        network = TokenEnergy(EncoderStart(verb.init, dropout=0.0).encoder(), seed=verb.training.seed)
+        model = ClozeModel(ELECTRIC, network, load_tokenizer(location), name=folder.name)
+    scorer = ClozeScorer(model)
+
+    def encode(text: str) -> tuple[Sequence[int], Sequence[int]]:
+        reading = scorer.read(recased(text, verb.casing))
+        return reading.ids, reading.words
+
+    def save(network: nn.Module, target: Path) -> None:
+        model.main, model.name = cast(TokenEnergy, network), folder.name
+        model.provenance |= {"teacher": Path(verb.teacher or "").name, "trained_on": _names(verb)}
+        model.save_pretrained(target)
+
+    tokens = [len(encode(text)[0]) for each in lists for text in each.texts]
+    if max(tokens) > model.max_tokens:
+        raise ModelError(
+            f"a hypothesis has {max(tokens):,} tokens but {verb.init} reads {model.max_tokens:,}; leave its list out"
+        )
+    if not is_electric:
+        total = sum(score for each in lists for scores in each.taught for score in scores)
+        cast(TokenEnergy, model.main).head.bias.data.fill_(-total / sum(tokens))
+    return model.main, TaughtWords(encode, model.framed), save
+
+
 def start_energy(verb: TrainReranker) -> EnergyModel:
     """An energy as it is; of an Electric the token energies, added up; of any other body a new projection."""
     location = locate(verb.init)
@@ -277,7 +360,7 @@ def start_energy(verb: TrainReranker) -> EnergyModel:
     energy = EnergyModel.from_encoder(
         verb.init, pooling=verb.pooling, reads=TEXT, long_texts="cut-left", seed=verb.training.seed
     )
-    if manifest.get("kind") == "electric" and verb.pooling == SUM and isinstance(location, Path):
+    if manifest.get("kind") == ELECTRIC and verb.pooling == SUM and isinstance(location, Path):
         load_head(energy.network.head, location)
         energy.network.head.bias.data.zero_()  # Electric's is one for every token: the λ of a length
     energy.provenance |= {"loss": f"list {verb.objective}", "trained_on": _names(verb)}

@@ -8,10 +8,10 @@ other sets and other references find the scores again; another model, casing or 
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -137,10 +137,18 @@ def read_files(verb: Rerank) -> dict[RerankSet, list[NBest]]:
 class ListScorer(ScoreWorker):
     """What a scorer says of blocks of lists."""
 
+    by_word: ClassVar[bool] = False
+
     def __call__(self, block: ListBlock, *, progress: Progress) -> ListBlockScores:  # type: ignore[override]
-        scored = score_block(self.scorer, block)
+        scored = score_block(self.scorer, block, by_word=self.by_word)
         progress.advance(len(block.names))
         return scored
+
+
+class WordScorer(ListScorer):
+    """And of each of their words."""
+
+    by_word = True
 
 
 FORM = BlockForm(asdict, ListBlockScores.to_json, ListBlockScores.from_json, size=lambda block: len(block.names))
@@ -154,6 +162,7 @@ class ScorerOutcome:
     convention: str
     scores: dict[RerankSet, list[list[float]]]
     seconds: float = 0.0
+    words: list[list[list[float]]] = field(default_factory=list)  # of all files, one after the other, if asked for
 
 
 def score_files(
@@ -163,19 +172,22 @@ def score_files(
     engine: Engine,
     *,
     others: Sequence[Path] = (),
+    worker: type[ListScorer] = ListScorer,
 ) -> ScorerOutcome:
     """Every list of every file; blocks that an output folder has already, or one of `others`, are not scored again."""
     model = scorer_place(scorer.model)
-    with engine.pool(partial(ListScorer, model, scorer), models=[model]) as pool:
+    with engine.pool(partial(worker, model, scorer), models=[model]) as pool:
         outcome = ScorerOutcome(**pool.facts(), scores={file: [] for file in files})
         if scorer.context:
             outcome.convention += f"; after {scorer.context} words at most of what was heard before"
         for file, lists in files.items():
-            kept = KeptBlocks(output, (output or others) and kept_identity(scorer, lists), FORM, others=others)
+            identity = kept_identity(scorer, lists) | ({"by": "word"} if worker.by_word else {})
+            kept = KeptBlocks(output, (output or others) and identity, FORM, others=others)
             what = f"scoring {Path(name_of(file.lists)).name} with {outcome.name}"
             with progress(what, total=len(lists), unit="list") as bar:
                 for block in kept.run(pool, list_blocks(lists, context=scorer.context), progress=bar):
                     outcome.scores[file] += block.scores
+                    outcome.words += block.words or []
                     outcome.seconds += block.seconds
     return outcome
 
