@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from energylm.bundles.scorer import TokenScorer
 from energylm.bundles.scorer_text import Reading, recased, windows
 from energylm.config.cloze import ScorerConfig
 from energylm.errors import ConfigError, DataError, ModelError
+from energylm.numerics.kernels import multiplies_bfloat16
 
 TEXTS = [
     "The clerk counts the boats.",
@@ -70,6 +72,16 @@ def test_within_word_hides_the_later_pieces_of_a_word(masked_folder):
         log_prob_TV = model.logits(torch.tensor([masked]), torch.tensor([len(reading)]))[0].log_softmax(-1)
         assert found.token_scores[place] == pytest.approx(float(log_prob_TV[place, token]), abs=1e-4)
     assert found.score != pytest.approx(Scorer.from_pretrained(masked_folder).score([TEXTS[3]])[0], abs=1e-3)
+
+
+@pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU does not multiply bfloat16")
+def test_electric_reads_in_bfloat16_and_adds_up_in_float32(electric_folder):
+    texts = ["The clerk counts the boats.", "A sailor mends a bridge."]
+    exact, rounded = (scorer_of(electric_folder, dtype=dtype) for dtype in (None, "bfloat16"))
+    main = rounded.reader.model.main
+    assert (main.encoder.dtype, main.head.weight.dtype) == (torch.bfloat16, torch.float32)
+    apart = np.abs(np.array(exact.score(texts)) - rounded.score(texts))
+    assert 0 < apart.max() < 0.02 * np.abs(exact.score(texts)).max()
 
 
 def test_electric_is_minus_its_energies(electric_folder):

@@ -67,7 +67,7 @@ def move(network: torch.nn.Module, device: Device, dtype: DType, batch_tokens: i
         network.batch_tokens = batch_tokens  # type: ignore[assignment]  # no parameter and no module: a plain number
     now = next(network.parameters())
     to_device = now.device if device is None else usable_device(device)
-    to_dtype = now.dtype if dtype is None or dtype in INT8 else usable_dtype(dtype, to_device)
+    to_dtype = None if dtype is None or dtype in INT8 else usable_dtype(dtype, to_device)
     if dtype is None and to_device.type == "cpu" and now.device.type != "cpu" and now.dtype != torch.float64:
         to_dtype = torch.float32
     network.to(device=to_device, dtype=to_dtype)

@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from energylm.bundles.cloze_model import ClozeModel
+from energylm.bundles.cloze_model import ELECTRIC, ClozeModel
 from energylm.bundles.devices import Device, DType, move, usable_device
 from energylm.bundles.known_models import is_energy_source, locate_energy
 from energylm.bundles.language_model import KIND as CAUSAL
@@ -58,6 +58,7 @@ from energylm.config.cloze import (
     ScorerConfig,
 )
 from energylm.data.tokenizer import plain_encoder
+from energylm.energies.electric import TokenEnergy
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.estimators.pseudo_log_likelihood import token_pseudo_log_likelihoods
 from energylm.files import read_json
@@ -108,8 +109,10 @@ def check_method(kind: str, config: ScorerConfig, *, name: str) -> None:
         )
     if config.eos and kind != CAUSAL:
         raise ConfigError(f"eos is for causal language models; {name} is a {kind} and scores no end-of-sequence token")
-    if config.dtype not in (None, FLOAT32, INT8) and kind != CAUSAL:
-        raise ConfigError(f"dtype {config.dtype} is for causal language models; {name} is a {kind}, read in float32")
+    if config.dtype not in (None, FLOAT32, INT8) and kind not in (CAUSAL, ELECTRIC):
+        raise ConfigError(
+            f"dtype {config.dtype} is for causal language models and Electric; {name} is a {kind}, read in float32"
+        )
 
 
 def _kind_of_others(location: Path | str) -> str:
@@ -249,7 +252,10 @@ class ClozeScorer(_TokenScorerBase):
 
     @classmethod
     def from_pretrained(cls, source: str | Path, *, config: ScorerConfig, device: torch.device | None) -> Self:
-        return cls(ClozeModel.from_pretrained(source, device=device))
+        model = ClozeModel.from_pretrained(source, device=device)
+        if isinstance(model.main, TokenEnergy) and config.dtype != INT8:
+            move(model.main.encoder, None, config.dtype)  # energies, differences of nats, are added up in float32
+        return cls(model)
 
     @property
     def networks(self) -> list[nn.Module]:

@@ -63,8 +63,8 @@ class ScorerConfig(Config):
     dtype: Dtype | None = Field(
         None,
         exclude_if=lambda value: value is None,
-        description="Type of a causal model's weights; none: float32 on a CPU, the saved one elsewhere. Others are "
-        "read in float32. int8, for all on a CPU, is faster and rounds; what that costs is said.",
+        description="Type of a causal model's or an Electric's weights; none: float32 on a CPU, the saved one "
+        "elsewhere. Others are read in float32. int8, for all on a CPU, is faster and rounds; what that costs is said.",
     )
     batch_tokens: int | None = Field(
         None,

@@ -216,14 +216,17 @@ def test_dry_runs_say_what_would_be_done(energylm, electric_folder):
             "device cuda:99 came, but this machine",
         ),
         (("score", "{model}", "texts.txt", "--dtype", "float16", "--device", "cpu"), "came for a CPU"),
-        (("score", "{electric}", "texts.txt", "--dtype", "bfloat16"), "dtype bfloat16 is for causal language models"),
+        (
+            ("score", "{masked}", "texts.txt", "--dtype", "bfloat16"),
+            "dtype bfloat16 is for causal language models and Electric",
+        ),
         (("score", "{model}", "texts.txt", "--normalise", "sentence"), "--normalise: Input should be"),
         (("evaluate", "blimp", "{model}", "none.jsonl"), "holds no minimal pairs"),
         (("evaluate", "blimp", "./none", "pairs.jsonl"), "does not exist"),
     ],
 )
-def test_mistakes_are_one_line(energylm, model_folder, bert_folder, electric_folder, arguments, words):
-    folders = {"{model}": model_folder, "{encoder}": bert_folder, "{electric}": electric_folder}
+def test_mistakes_are_one_line(energylm, model_folder, bert_folder, masked_folder, arguments, words):
+    folders = {"{model}": model_folder, "{encoder}": bert_folder, "{masked}": masked_folder}
     code, out, err = energylm(*(folders.get(argument, argument) for argument in arguments))
     assert code == 2 and out == ""
     lines = [line for line in err.splitlines() if "tuned on" not in line or "cannot" in line]
