@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -134,6 +135,16 @@ def test_a_server_that_acknowledges_before_it_stores_is_caught(make_study, start
     asyncio.run(panel(list(names.values()), acknowledged, most=2))
     server.end(signal.SIGKILL)
     assert len(acknowledged) == 4 and stored(folder, names) == []
+
+
+def test_answers_are_sent_at_once():
+    """Headers and body are two writes; with Nagle's algorithm the second waits for the first's acknowledgement."""
+    from energylm.apps import running
+
+    with running.listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_taken_port_is_one_line(make_study):
