@@ -117,13 +117,18 @@ def recognisers_best(of_list: NBest) -> int:
     return max(range(len(of_list.hypotheses)), key=lambda index: of_list.hypotheses[index].score)
 
 
+def recording_of(of_list: NBest) -> str:
+    """What its name has in common with others of the same recording: all but the last number."""
+    return _LAST_NUMBER.sub("", of_list.utterance)
+
+
 def with_context(lists: Sequence[NBest], words: int) -> list[NBest]:
     """The lists with the last `words` words of what the recogniser thought best before each, in the same recording: in
     the lists above whose names differ in their last number alone."""
     heard: list[str] = []
     recording, result = None, []
     for of_list in lists:
-        recording, before = _LAST_NUMBER.sub("", of_list.utterance), recording
+        recording, before = recording_of(of_list), recording
         heard = heard if recording == before else []
         result.append(replace(of_list, context=" ".join(heard[-words:] if words else ())))
         heard = [*heard[-words:], *of_list.hypotheses[recognisers_best(of_list)].text.split()]

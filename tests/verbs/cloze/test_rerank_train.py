@@ -96,6 +96,21 @@ def test_dev_lists_are_never_learnt_from(tmp_path, bag, monkeypatch, capsys):
     assert json.loads((tmp_path / "run" / "reranker.json").read_text())["weight"] == list(run.weights)
 
 
+def test_dev_lists_of_recordings_that_are_learnt_from_are_told(tmp_path, bag, capsys):
+    """Names and subjects come again within a recording; lists that are merely numbered say nothing of recordings."""
+
+    def named(name, recordings):
+        lists = read_json(written(tmp_path / "plain.json", f"{name} good{{}}".format, f"{name} bad{{}}".format))
+        renamed = {f"{recordings[n % 2]}-{n:04}": each for n, each in enumerate(lists.values())}
+        (tmp_path / f"{name}.json").write_text(json.dumps(renamed))
+        return str(tmp_path / f"{name}.json")
+
+    for recordings, is_told in ((["12-7", "12-9"], True), (["15-7", "15-9"], False), (["12-7", "12-7"], False)):
+        dev = named("is", recordings)
+        verb(named("was", ["12-7", "13-1"]), bag, dev=dev).check(Job(output=tmp_path / "run"))
+        assert ("12 of 24 dev lists come from recordings" in capsys.readouterr().err) == is_told, recordings
+
+
 @pytest.mark.parametrize("objective", ["expected-error", "nce", "most-offending"])
 def test_what_all_lists_share_is_learnt(tmp_path, bag, objective):
     """ "is" for "was" in every list: each fold learns it from the others; saved, it reranks lists that nobody saw."""

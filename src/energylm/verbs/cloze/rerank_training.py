@@ -43,7 +43,7 @@ from energylm.bundles.scorer import CausalScorer, ClozeScorer, Scorer
 from energylm.bundles.scorer_text import recased
 from energylm.config.models import LEFT_TO_RIGHT, SUM, TEXT
 from energylm.config.training import TrainingConfig
-from energylm.data.nbest import NBest, read_lists, recognisers_best, sample_lists, with_context
+from energylm.data.nbest import NBest, read_lists, recognisers_best, recording_of, sample_lists, with_context
 from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError
@@ -213,6 +213,13 @@ def read_training_lists(verb: TrainReranker) -> tuple[list[NBest], list[NBest]]:
     kept = [each for each in train if same_reference(each.reference) not in unseen]
     if len(kept) < len(train):
         say(f"energylm: {len(train) - len(kept):,} training lists have the reference of a dev list and are left out")
+    learnt, judged = (set(map(recording_of, lists)) for lists in (kept, dev))
+    known = sum(recording_of(each) in learnt for each in dev)
+    if known and len(judged) > 1:  # otherwise their names are mere numbers
+        say(
+            f"energylm: {known:,} of {len(dev):,} dev lists come from recordings that are learnt from as well, so they "
+            "say more good of the result than new recordings will; give dev lists of other recordings"
+        )
     return kept, dev
 
 
