@@ -13,6 +13,7 @@ from energylm.config.sampling import Truncation
 from energylm.models.causal import CausalLanguageModel
 from energylm.models.decoders import PlainDecoder
 from energylm.models.shared_prefix import SharedPrefixDecoder
+from energylm.numerics import kernels
 from energylm.samplers import continuations
 from energylm.samplers.continuations import sample_continuations
 from energylm.testing import TabularLanguageModel, assert_same_distribution, exact_language_model, exact_proposal
@@ -93,6 +94,26 @@ def test_untruncated_log_probability_under_truncation_is_caught(monkeypatch):
     monkeypatch.setattr(continuations, "draw_token", confused)
     with pytest.raises(AssertionError):
         check_law(tabular(), tabular().decoder(), Truncation(top_k=2), tolerance=1e-12)
+
+
+@pytest.mark.parametrize("truncation", TRUNCATIONS, ids=str)
+def test_rows_draw_the_same_in_threads_of_their_own(truncation, monkeypatch):
+    """Whole, in two parts, and with the second part's numbers given to the first: only that draws anything else."""
+    stream = torch.Generator().manual_seed(0)
+    logits_RV, uniform_R = torch.randn(40, 300, generator=stream), torch.rand(40, generator=stream, dtype=torch.float64)
+    whole = continuations.draw_token(logits_RV, uniform_R, truncation)
+    for cuts, same in (([(0, 13), (13, 40)], True), ([(13, 40), (0, 13)], False)):
+        monkeypatch.setattr(continuations, "row_parts", lambda logits, cuts=cuts: [slice(*cut) for cut in cuts])
+        parts = continuations.draw_token(logits_RV, uniform_R, truncation)
+        assert all(mine.equal(theirs) for mine, theirs in zip(whole, parts, strict=True)) == same
+
+
+def test_threads_share_large_batches_of_rows_on_a_cpu_alone(monkeypatch):
+    monkeypatch.setattr(kernels.torch, "get_num_threads", lambda: 2)
+    large = torch.zeros(65, 1 << 14)
+    assert kernels.row_parts(large) == [slice(0, 32), slice(32, 65)]
+    for single in (large[:4], large.to("meta")):
+        assert kernels.row_parts(single) == [slice(0, len(single))]
 
 
 def test_a_row_keeps_its_draw_in_any_micro_batch_and_any_n():

@@ -327,15 +327,13 @@ def taught_lists(verb: TrainReranker, lists: Sequence[NBest], job: Job) -> list[
 
 def _taught(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> Start:
     """Token energies that learn the teacher's words; those of a new head start at the teacher's mean."""
-    location = locate(verb.init)
-    manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
-    is_electric = manifest.get("kind") == ELECTRIC
+    is_electric = _kind(verb.init) == ELECTRIC
     if is_electric:
         model = ClozeModel.from_pretrained(verb.init, device="cpu")
         model.noise = None
     else:
         network = TokenEnergy(EncoderStart(verb.init, dropout=0.0).encoder(), seed=verb.training.seed)
-        model = ClozeModel(ELECTRIC, network, load_tokenizer(location), name=folder.name)
+        model = ClozeModel(ELECTRIC, network, load_tokenizer(locate(verb.init)), name=folder.name)
     scorer = ClozeScorer(model)
 
     def encode(text: str) -> tuple[Sequence[int], Sequence[int]]:
@@ -360,18 +358,23 @@ def _taught(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> S
 
 def start_energy(verb: TrainReranker) -> EnergyModel:
     """An energy as it is; of an Electric the token energies, added up; of any other body a new projection."""
-    location = locate(verb.init)
-    manifest = read_manifest(location) if isinstance(location, Path) and location.is_dir() else {}
-    if manifest.get("kind") == ENERGY:
+    kind, location = _kind(verb.init), locate(verb.init)
+    if kind == ENERGY:
         return EnergyModel.from_pretrained(verb.init)
     energy = EnergyModel.from_encoder(
         verb.init, pooling=verb.pooling, reads=TEXT, long_texts="cut-left", seed=verb.training.seed
     )
-    if manifest.get("kind") == ELECTRIC and verb.pooling == SUM and isinstance(location, Path):
+    if kind == ELECTRIC and verb.pooling == SUM and isinstance(location, Path):
         load_head(energy.network.head, location)
         energy.network.head.bias.data.zero_()  # Electric's is one for every token: the λ of a length
     energy.provenance |= {"loss": f"list {verb.objective}", "trained_on": _names(verb)}
     return energy
+
+
+def _kind(model: str) -> str | None:
+    """Of a folder that energylm wrote."""
+    location = locate(model)
+    return read_manifest(location).get("kind") if isinstance(location, Path) and location.is_dir() else None
 
 
 def _names(verb: TrainReranker) -> list[str]:
