@@ -271,6 +271,10 @@ def test_teachers_are_cross_fitted_too_and_go_with_few_options(tmp_path, causal,
     ):
         with pytest.raises(ConfigError, match=words):
             verb(lists, bert, teacher=str(causal), **wrong)
+    with pytest.raises(ModelError, match=r"words\.txt scores texts as a whole"):
+        (tmp_path / "words.txt").write_text("so it is good")
+        whole = verb(lists, bert, teacher=f"frequency:{tmp_path / 'words.txt'}", training=few)
+        whole.run(Job(output=tmp_path / "whole"))
     with pytest.raises(ConfigError, match="--teacher-dtype is for --teacher alone"):
         verb(lists, bert, teacher_dtype="bfloat16")
 

@@ -307,13 +307,11 @@ def taught_lists(verb: TrainReranker, lists: Sequence[NBest], job: Job) -> list[
         rivals = [index for index in filled if index != best]
         Random(derive_seed(verb.training.seed, "taught", row)).shuffle(rivals)
         chosen = [index for index in (best, *rivals[: TAUGHT_OF_A_LIST - 1]) if index in filled]
-        if chosen:
-            some.append(replace(of_list, hypotheses=tuple(of_list.hypotheses[index] for index in chosen)))
+        some.append(replace(of_list, hypotheses=tuple(of_list.hypotheses[index] for index in chosen)))
     settings = {"casing": verb.casing, "context": verb.context, "dtype": verb.teacher_dtype}
-    teacher = NamedScorer(model=verb.teacher, **settings)
+    file, teacher = RerankSet(lists=verb.lists[0]), NamedScorer(model=verb.teacher, **settings)
     with open_engine(job.engine) as engine:
-        files = {RerankSet(lists=verb.lists[0]): some}
-        taught = score_files(teacher, files, job.folder, engine, worker=WordScorer).words
+        outcome = score_files(teacher, {file: some}, job.folder, engine, worker=WordScorer)
     return [
         CostedList(
             texts=tuple(each.text for each in of_list.hypotheses),
@@ -321,7 +319,7 @@ def taught_lists(verb: TrainReranker, lists: Sequence[NBest], job: Job) -> list[
             costs=(0.0,) * len(of_list.hypotheses),  # unknown, and not asked for
             taught=tuple(tuple(of_text) for of_text in of_texts),
         )
-        for of_list, of_texts in zip(some, taught, strict=True)
+        for of_list, of_texts in zip(some, outcome.words, strict=True)
     ]
 
 

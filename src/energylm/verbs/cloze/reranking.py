@@ -31,6 +31,7 @@ from energylm.bundles.reranker import (
 )
 from energylm.config.cloze import EXACT, MBR
 from energylm.data.nbest import NBest, name_of, read_lists, recognisers_best, sample_lists, with_context
+from energylm.errors import ModelError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, closed_share, metric_called, paired_bootstrap
 from energylm.estimators.weight_tuning import ListScores
 from energylm.files import folder_lock, sha256_of_json, write_text
@@ -149,6 +150,11 @@ class WordScorer(ListScorer):
     """And of each of their words."""
 
     by_word = True
+
+    def __call__(self, block: ListBlock, *, progress: Progress) -> ListBlockScores:  # type: ignore[override]
+        if not getattr(self.scorer.reader, "scores_tokens", True):
+            raise ModelError(f"{self.scorer.name} scores texts as a whole; give a model that scores words")
+        return super().__call__(block, progress=progress)
 
 
 FORM = BlockForm(asdict, ListBlockScores.to_json, ListBlockScores.from_json, size=lambda block: len(block.names))
