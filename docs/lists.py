@@ -41,7 +41,7 @@ def table(kept: dict[str, dict[str, Any]]) -> Table:
     return Table(columns, rows, convention="word error rates of test-clean in per cent; λ of dev-clean; 95 % intervals")
 
 
-def figure(kept: dict[str, dict[str, Any]]) -> bytes:
+def figure(kept: dict[str, dict[str, Any]]) -> Figure:
     """The share of the way, not the error rate itself: some scorers read a part of the lists. Numbers are the rows'."""
     drawn = Figure(figsize=(7.0, 4.0), layout="constrained")
     axes = drawn.add_subplot()
@@ -53,7 +53,7 @@ def figure(kept: dict[str, dict[str, Any]]) -> bytes:
     axes.set(xscale="log", xlabel="seconds a list of ten hypotheses", ylabel="% of the way from 1-best to oracle")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    return png_of(drawn)
+    return drawn
 
 
 def page(text: str, kept: dict[str, dict[str, Any]]) -> str:
@@ -71,5 +71,5 @@ if __name__ == "__main__":
         results = {name: kept_of(json.loads(Path(path).read_text(encoding="utf-8"))) for name, _, path in added}
         write_json(KEPT, read() | results)
     else:
-        (DOCS / "lists.png").write_bytes(figure(read()))
+        (DOCS / "lists.png").write_bytes(png_of(figure(read())))
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), read()), encoding="utf-8")

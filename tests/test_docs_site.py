@@ -175,8 +175,9 @@ def test_the_table_of_rerankers_is_what_was_measured():
     (first, *_) = kept = lists.read()
     kept[first]["reranked"]["value"] += 1.0  # teeth
     assert lists.page(text, kept) != text
-    assert [line["x"] for line in lists.figure(kept).record()["series"]] == [
-        [of["seconds_a_list"]] for of in kept.values()
+    (axes,) = lists.figure(kept).axes
+    assert [(number.get_text(), number.xy) for number in axes.texts] == [
+        (str(row), (of["seconds_a_list"], of["closed"]["value"])) for row, of in enumerate(kept.values(), start=1)
     ]
 
 
