@@ -116,8 +116,9 @@ def test_weights_are_searched_as_asked(search, find):
     fitted = Reranker.fit(DEV, CAP, terms=["words"], search=search)
     assert fitted.weights == expected.weights and fitted.terms == ("words",)
     assert reranker.tune(DEV).weights != expected.weights  # teeth: the grid's are others
-    with pytest.raises(ConfigError, match="search 'best' came, expected one of grid, exact, smooth"):
-        reranker.tune(DEV, search="best")
+    for tune in (reranker.tune, lambda lists, **how: Reranker.fit(lists, CAP, **how)):
+        with pytest.raises(ConfigError, match="search 'best' came, expected one of grid, exact, smooth"):
+            tune(DEV, search="best")
 
 
 def test_two_scorers_each_with_its_weight():

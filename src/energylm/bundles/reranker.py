@@ -208,7 +208,7 @@ def tune_scored(
 def found_weights(
     scores: ListScores, statistics_UHM: Floats, metric: AdditiveMetric, *, grid: WeightGrid, search: WeightSearch
 ) -> Tuning:
-    if search == GRID:
+    if _one_of(WeightSearch, search, "search") == GRID:
         return tune_weights(scores, statistics_UHM, metric, grid=grid.weights)
     find = search_weights if search == EXACT else smooth_weights
     return find(scores, statistics_UHM, metric)
@@ -323,8 +323,8 @@ class Reranker(OnHub):
     ) -> Tuning:
         """Choose λ by the metric on `dev`, whose lists need references; kept, and returned with all that was tried."""
         dev, measure = _checked(dev), metric_called(_one_of(MetricName, metric, "metric"))
-        how = {"grid": grid or WeightGrid(), "search": _one_of(WeightSearch, search, "search")}
-        tuning = tune_scored(self.score_lists(dev), hypothesis_statistics(dev, measure), measure, **how)
+        scores, statistics_UHM = self.score_lists(dev), hypothesis_statistics(dev, measure)
+        tuning = tune_scored(scores, statistics_UHM, measure, grid=grid or WeightGrid(), search=search)
         self.weights = tuning.weights
         told = {"metric": measure.name, "lists": tuning.lists, "tuned": tuning.value, "convention": measure.convention}
         self.report, self.provenance = None, {"validation": told}
