@@ -5,6 +5,7 @@ of 2 tokens. Frequencies are compared by chi-square with a false alarm of 1e-4, 
 """
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from energylm.bundles.model_folder import model_identity
 from energylm.bundles.reranker import ListBlock, score_block
 from energylm.config.cloze import WeightGrid
 from energylm.config.sampling import JointSampling
+from energylm.data.corpus import Corpus
+from energylm.data.manifest import MANIFEST_FILE
 from energylm.data.nbest import Hypothesis, NBest
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.registry import ENERGIES
@@ -225,6 +228,28 @@ def test_frequencies_are_those_of_a_text(tmp_path):
         Energy.from_frequencies({})
     with pytest.raises(DataError, match="does not exist"):
         Energy.load("frequency:none.txt")
+
+
+def test_frequencies_of_a_corpus_are_those_of_its_training_split(corpus_folder, tmp_path):
+    """As of a file with the same documents. Teeth: the whole corpus has other frequencies; another corpus in the same
+    place is another scorer."""
+    corpus = Corpus.open(corpus_folder)
+    parts = {split: "\n".join(corpus.texts(split)) for split in ("train", "valid", "test")}
+    words = ["the", "clerk", "zeppelin"]
+    scored = Energy.load(f"frequency:{corpus_folder}", beta=1).text_energies(words).tolist()
+    assert (
+        scored
+        == Energy.from_frequencies(_written(tmp_path / "train.txt", parts["train"]), beta=1)
+        .text_energies(words)
+        .tolist()
+    )
+    whole = Energy.from_frequencies(_written(tmp_path / "all.txt", " ".join(parts.values())), beta=1)
+    assert whole.text_energies(words).tolist() != scored
+    shutil.copytree(corpus_folder, tmp_path / "copy")
+    before = model_identity(f"frequency:{tmp_path / 'copy'}")
+    manifest = tmp_path / "copy" / MANIFEST_FILE
+    manifest.write_text(manifest.read_text() + " ")
+    assert model_identity(f"frequency:{tmp_path / 'copy'}") != before
 
 
 def test_frequencies_of_hypotheses_are_counted_without_what_was_heard_before(tmp_path):

@@ -50,6 +50,7 @@ def test_every_document_comes_back_once_with_its_bytes(folder):
             assert len(text.encode()) == size
             found.append(text)
     assert sorted(found) == sorted(LINES)
+    assert [text for split in ("train", "valid", "test") for text in corpus.texts(split)] == found
     assert len(corpus.manifest.shards) > 10
 
 

@@ -32,6 +32,7 @@ from energylm import __version__
 from energylm.bundles import hub
 from energylm.bundles.devices import Device, usable_device
 from energylm.bundles.known_models import is_energy_source, locate, locate_energy
+from energylm.data.manifest import MANIFEST_FILE as CORPUS_MANIFEST
 from energylm.energies import encoder_bodies
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.files import atomic_folder, read_json, sha256_of_file, sha256_of_json, write_json
@@ -293,11 +294,12 @@ def weights_hashes(location: Path | str | None, provenance: Mapping[str, Any]) -
 
 def model_identity(path_or_name: str | Path) -> str:
     """Of a folder made here its manifest, which names the weights and how texts are read; of an energy that is named
-    by KIND:TEXT its name, and what lies in the file of that name; else the weights alone."""
+    by KIND:TEXT its name, and what lies in the file, or the corpus, of that name; else the weights alone."""
     location = locate_energy(path_or_name)
     if isinstance(location, str) and is_energy_source(location):
         text = Path(location.partition(":")[2])
-        return sha256_of_json([location, sha256_of_file(text)] if text.is_file() else location)
+        content = next((file for file in (text, text / CORPUS_MANIFEST) if file.is_file()), None)
+        return sha256_of_json(location if content is None else [location, sha256_of_file(content)])
     if isinstance(location, Path) and (location / MANIFEST).is_file():
         return sha256_of_file(location / MANIFEST)
     return weights_sha256(path_or_name)

@@ -168,7 +168,7 @@ class FrequencyEnergy(ScoreEnergy):
 
     @classmethod
     def from_text(cls, text: str, *, device: Device = None, options: Options = MappingProxyType({})) -> Energy:
-        """frequency:FILE, of plain text"""
+        """frequency:FILE, of plain text, or frequency:CORPUS"""
         return built(Energy.from_frequencies, options, source=text)
 
     def scores(self, texts: list[str]) -> Tensor:

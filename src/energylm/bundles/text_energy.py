@@ -43,6 +43,7 @@ from energylm.bundles.model_folder import open_folder, save_model
 from energylm.bundles.text_codec import text_list
 from energylm.config.base import Config, load_config
 from energylm.config.vocabulary import BETA, SIMILARITY_BETA
+from energylm.data.corpus import Corpus
 from energylm.data.text_files import existing, read_whole
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.registry import ENERGIES
@@ -242,13 +243,15 @@ class Energy(OnHub, ABC):
     def from_frequencies(
         source: str | Path | Mapping[str, int], *, beta: float = BETA, judges: Judges = "completion"
     ) -> "Energy":
-        """−β times the sum of log frequencies of the words, in a file of plain text or of these counts."""
+        """−β times the sum of log frequencies of the words: in a file of plain text, in the training split of a corpus,
+        or of these counts."""
         from energylm.bundles.score_energies import FrequencyEnergy, words_of
 
         if isinstance(source, Mapping):
             return FrequencyEnergy(source, beta=beta, judges=judges)
         path = existing(source)
-        counts = Counter(words_of(read_whole(path, field="text")))
+        texts = Corpus.open(path).texts("train") if path.is_dir() else [read_whole(path, field="text")]
+        counts = Counter(word for text in texts for word in words_of(text))
         return FrequencyEnergy(counts, beta=beta, judges=judges, name=f"frequency in {path.name}")
 
 

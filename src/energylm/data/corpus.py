@@ -4,6 +4,7 @@ A shard is checked before its first token is read (`manifest.check_shard`): noth
 one, and opening stays fast.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -78,6 +79,12 @@ class Corpus:
             sizes.append(index[:, 1])
         all_ends = np.concatenate(ends)
         return DocumentTable(starts=all_ends[:-1], lengths=np.diff(all_ends) - 1, text_bytes=np.concatenate(sizes))
+
+    def texts(self, split: str) -> Iterator[str]:
+        """The documents of a split, one after the other, as its tokenizer writes its tokens."""
+        stream, table = self.split_tokens(split), self.documents(split)
+        for start, length in zip(table.starts.tolist(), table.lengths.tolist(), strict=True):
+            yield str(self.tokenizer.backend_tokenizer.decode(stream[start : start + length].tolist()))
 
     def verify(self) -> None:
         """Read every shard, again if need be, and compare its SHA-256 with the manifest."""

@@ -35,6 +35,7 @@ VERBS: dict[str, str] = {
     "score": "cloze.score:Score",
     "rerank": "cloze.rerank:Rerank",
     "rerank train": "cloze.rerank:TrainReranker",
+    "rerank simulate": "cloze.simulate:SimulateLists",
     "finetune": "cloze.finetune:Finetune",
     "evaluate blimp": "cloze.evaluate:EvaluateBlimp",
     "negatives": "joint.negatives:MakeNegatives",

@@ -5,7 +5,16 @@ import yaml
 
 from energylm.config.base import merged
 from energylm.errors import ConfigError
-from energylm.verbs.recipes.recipe import CORPUS, GRID, load_recipe, read_recipe, recipe_names, references
+from energylm.verbs.recipes.recipe import (
+    CORPUS,
+    GRID,
+    first_made,
+    load_recipe,
+    read_recipe,
+    recipe_names,
+    references,
+    with_products,
+)
 from energylm.verbs.table import verb_class
 
 SAME = ("clark2020/compute",)  # nothing is trained: its scales take as long as each other
@@ -73,6 +82,15 @@ def test_an_unknown_recipe_names_the_known():
 def test_merging_and_references():
     assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "e": 5}) == {"a": {"b": 1, "c": 4}, "d": 3, "e": 5}
     assert list(references({"a": ["@x", {"b": "@y.z"}], "c": "=v", "d": 3}, "@")) == ["x", "y.z"]
+
+
+def test_an_energy_may_be_made_of_a_product():
+    """KIND:@step is that kind over the step's product; an at sign elsewhere refers to nothing."""
+    values = {"a": ["frequency:@words", "@lm"], "b": "who@home", "c": "frequency:words.txt"}
+    assert list(references(values, "@")) == ["words", "lm"]
+    replaced = with_products(values, {"words": "/store/1", "lm": "/store/2"})
+    assert replaced == {"a": ["frequency:/store/1", "/store/2"], "b": "who@home", "c": "frequency:words.txt"}
+    assert first_made({"a": "frequency:@x|y"}, {"y"}) == {"a": "frequency:@y"}
 
 
 def test_the_recipes_of_the_issue_are_there():

@@ -11,10 +11,12 @@
     claims    the paper's findings as predicates over the same results
 
 A recipe is data: "@name" is where the step `name` left its product ("@a|b": that of `a`, or of `b` where the chosen
-corpora do not make `a`), "=a.b" is a number, "data:" begins a path under ENERGYLM_DATA, and nothing can call anything.
+corpora do not make `a`; "frequency:@a": an energy made of it), "=a.b" is a number, "data:" begins a path under
+ENERGYLM_DATA, and nothing can call anything.
 """
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -33,6 +35,7 @@ OR = "|"  # between products of which the chosen corpora make one
 CORPUS, BUILD = "corpus", "corpus build"  # the step that makes the chosen corpus, and its verb
 GRID = "grid"  # the kind of step that is many steps, whose names are known once it is laid out
 Cell = str | int | float | None
+_KIND = re.compile(r"^[a-z-]+:(?=@)")  # of an energy or scorer that is made of a product: frequency:@corpus
 _SPLIT_SETTINGS = ("valid_fraction", "test_fraction", "split_seed")
 
 
@@ -255,6 +258,7 @@ def _is_here(source: str) -> bool:
 def references(value: Any, sign: str) -> Iterator[str]:
     """Everything that strings inside `value` refer to with `sign`."""
     if isinstance(value, str):
+        value = _KIND.sub("", value)
         if value.startswith(sign):
             yield value.removeprefix(sign)
     elif isinstance(value, Mapping):
@@ -279,17 +283,27 @@ def mapped(value: Any, change: Callable[[str], Any]) -> Any:
 def first_made(value: Any, made: Collection[str]) -> Any:
     """`value` with every "@a|b" as the first of its alternatives that is `made`, or as its first."""
 
-    def first(text: str) -> str:
-        names = text.removeprefix(PRODUCT).split(OR)
-        is_product = text.startswith(PRODUCT)
-        return PRODUCT + next((name for name in names if name in made), names[0]) if is_product else text
+    def first(name: str) -> str:
+        names = name.split(OR)
+        return PRODUCT + next((name for name in names if name in made), names[0])
 
-    return mapped(value, first)
+    return _products_mapped(value, first)
 
 
 def with_products(value: Any, products: Mapping[str, str]) -> Any:
     """`value` with every "@name" replaced."""
-    return mapped(value, lambda text: products[text.removeprefix(PRODUCT)] if text.startswith(PRODUCT) else text)
+    return _products_mapped(value, products.__getitem__)
+
+
+def _products_mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """`value` with the name of every product changed, and its sign gone; a kind before the sign stays."""
+
+    def changed(text: str) -> str:
+        bare = _KIND.sub("", text)
+        kind = text.removesuffix(bare)
+        return kind + change(bare.removeprefix(PRODUCT)) if bare.startswith(PRODUCT) else text
+
+    return mapped(value, changed)
 
 
 def did_you_mean(name: str, names: Collection[str], *, kind: str = "known", sign: str = "") -> str:
