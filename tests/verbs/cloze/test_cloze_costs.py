@@ -21,11 +21,14 @@ AROUND = Surroundings({}, {"networks": {}})
 def tokens_are_known(monkeypatch):
     """Bytes of a token as they are in these texts: tiny vocabularies are no English."""
 
-    def of(folder):
-        encoder = load_tokenizer(folder).backend_tokenizer
-        tokens = sum(len(encoder.encode(text, add_special_tokens=False).ids) for text in TEXTS)
-        ratio = sum(len(text.encode()) for text in TEXTS) / tokens
-        monkeypatch.setattr(costs, "bytes_per_token", lambda vocabulary_size: ratio)
+    def of(*folders):
+        ratios = {}
+        for folder in folders:
+            encoder = load_tokenizer(folder).backend_tokenizer
+            tokens = sum(len(encoder.encode(text, add_special_tokens=False).ids) for text in TEXTS)
+            size = AROUND.network(str(folder)).vocabulary_size if len(folders) > 1 else None
+            ratios[size] = sum(len(text.encode()) for text in TEXTS) / tokens
+        monkeypatch.setattr(costs, "bytes_per_token", lambda size: ratios.get(size) or ratios[None])
 
     return of
 
@@ -102,16 +105,21 @@ def test_finetuning(bert_folder, tokens_are_known, tmp_path):
     assert verb.model_copy(update={"data": str(tmp_path / "none")}).cost(AROUND) is None
 
 
-@pytest.mark.parametrize("dev", [False, True])
-def test_learning_from_lists(dev, bert_folder, tokens_are_known, tmp_path):
-    tokens_are_known(bert_folder)
+def write_lists(folder):
+    """train.json and dev.json, with other references."""
     lists = {
         f"u{number}": {"ref": text, "hyp_1": {"text": f"{text} and", "score": -1}, "hyp_2": {"text": text, "score": -2}}
         for number, text in enumerate(TEXTS)
     }
     for name in ("train", "dev"):
         own = {key: value | {"ref": f"{name} {value['ref']}"} for key, value in lists.items()}
-        (tmp_path / f"{name}.json").write_text(json.dumps(own))
+        (folder / f"{name}.json").write_text(json.dumps(own))
+
+
+@pytest.mark.parametrize("dev", [False, True])
+def test_learning_from_lists(dev, bert_folder, tokens_are_known, tmp_path):
+    tokens_are_known(bert_folder)
+    write_lists(tmp_path)
     training = {"threads": 1, "steps": 6, "global_batch": 2, "validation": {"every_steps": 3}}
     values = {"lists": [str(tmp_path / "train.json")], "init": str(bert_folder), "folds": 3, "validation_share": 0.25}
     given = {"dev": [str(tmp_path / "dev.json")]} if dev else {}
@@ -122,6 +130,26 @@ def test_learning_from_lists(dev, bert_folder, tokens_are_known, tmp_path):
     folds = TrainReranker.checked({**values, "training": training, "folds": 6}).cost(AROUND)
     assert dev or folds.flops > 1.5 * counted.flops  # teeth: an energy for each fold
     assert verb.model_copy(update={"lists": ("none.json",)}).cost(AROUND) is None
+
+
+def test_a_teacher_reads_the_lists_first(bert_folder, model_folder, tokens_are_known, tmp_path):
+    """Against what torch counts. Teeth: without the teacher it is half of that; an energy of frequencies costs
+    nothing."""
+    tokens_are_known(model_folder, bert_folder)
+    write_lists(tmp_path)
+    values = {
+        "lists": [str(tmp_path / "train.json")],
+        "dev": [str(tmp_path / "dev.json")],
+        "init": str(bert_folder),
+        "validation_share": 0,
+        "training": {"threads": 1, "steps": 2, "global_batch": 2},
+    }
+    verb = TrainReranker.checked(values | {"teacher": str(model_folder)})
+    torchs, counted = counted_by_torch(verb, Job(output=tmp_path / "run")), verb.cost(AROUND)
+    assert counted.flops == pytest.approx(torchs, rel=0.2)
+    assert TrainReranker.checked(values).cost(AROUND).flops < 0.8 * counted.flops
+    words = Rerank(model="frequency:words.txt", files=(str(tmp_path / "dev.json"),), weight=(0.5,))
+    assert words.cost(AROUND).flops == 0
 
 
 def test_an_energy_of_lists_reads_once_and_kept_scores_cost_nothing(masked_folder, model_folder, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from energylm.bundles.known_models import model_of_run
+from energylm.bundles.known_models import is_energy_source, model_of_run
 from energylm.config.cloze import SPANS, STDIN
 from energylm.config.training import ValidationConfig
 from energylm.data.text_files import read_texts
@@ -59,15 +59,18 @@ def count_rerank(verb: "Rerank", around: Surroundings) -> Counted | None:
 
 def count_reranker(verb: "TrainReranker", around: Surroundings) -> Counted | None:
     """An energy for each fold and one for all lists, or with dev lists that one alone; then every list that λ are tuned
-    on is judged once, and read by the other scorers."""
-    from energylm.verbs.cloze.rerank_training import read_training_lists
+    on is judged once, and read by the other scorers. A teacher reads some hypotheses of each list before."""
+    from energylm.verbs.cloze.rerank_training import TAUGHT_OF_A_LIST, read_training_lists
 
     if not all(Path(name).is_file() for name in (*verb.lists, *verb.dev, *verb.references, *verb.dev_references)):
         return None
     network, (train, dev) = around.network(verb.init), read_training_lists(verb)
     learnt, tuned = ([_texts(of_list) for of_list in lists] for lists in (train, dev or train))
-    hypotheses, length = fmean(map(len, learnt)), fmean(_padded(texts, network) for texts in learnt)
     counted = Counted()
+    if verb.teacher:
+        learnt = [texts[:TAUGHT_OF_A_LIST] for texts in learnt]
+        _score(counted, verb.teacher, learnt, around, before=verb.context)
+    hypotheses, length = fmean(map(len, learnt)), fmean(_padded(texts, network) for texts in learnt)
     for part in [1.0, *([1 - 1 / verb.folds] * (0 if dev else verb.folds))]:  # of the lists, for all and for each fold
         validated = round(verb.validation_share * part * len(learnt)) * hypotheses
         training = verb.training
@@ -142,7 +145,10 @@ def _inputs(verb: "Finetune", files: Sequence[Path], network: Network) -> list[f
 def _score(
     counted: Counted, model: str, lists: Sequence[Sequence[str]], around: Surroundings, *, before: int = 0
 ) -> None:
-    """What one scorer does with lists of texts, each after so many words that were heard `before` it."""
+    """What one scorer does with lists of texts, each after so many words that were heard `before` it; nothing to speak of
+    where it is an energy without a network, such as `frequency:FILE`."""
+    if is_energy_source(model):
+        return
     network = around.network(str(model_of_run(model)) if model not in around.products else model)
     kind, predicts = _kind(model, network), True
     if kind == CAUSAL:
