@@ -16,7 +16,7 @@ from energylm.bundles.reranker import (
 )
 from energylm.bundles.scorer_text import Reading
 from energylm.config.cloze import WeightGrid
-from energylm.data.nbest import Hypothesis, NBest
+from energylm.data.nbest import Hypothesis, NBest, read_lists, with_context
 from energylm.errors import ConfigError, DataError
 from energylm.estimators.additive_metrics import WordErrorRate
 from energylm.estimators.weight_tuning import search_weights, smooth_weights
@@ -307,3 +307,48 @@ def test_a_hypothesis_after_its_context(model_folder):
     assert scores != pytest.approx(together, abs=1e-4) and scores != pytest.approx(scorer.score(texts), abs=1e-4)
     (plain,) = list_blocks([of_list])
     assert score_block(scorer, plain).scores == [pytest.approx(scorer.score(texts), abs=1e-4)]
+
+
+def test_a_reranker_reads_what_was_heard_before(model_folder, tmp_path, capsys):
+    """Totals are f + λ · log P(h | the last two words heard), for one list and for many, after saving as well. Teeth:
+    without the context they are others; lists that do not say what was heard are told; no context is ignored in
+    silence."""
+    scorer = Scorer.from_pretrained(model_folder)
+    texts, heard = ["the clerk counts the boats", "the clerk counts a boat"], "then a sailor came"
+    pairs = list(zip(texts, (-1.0, -1.2), strict=True))
+    (before,) = scorer.score(["sailor came"])
+    together = scorer.score([f"sailor came {text}" for text in texts])
+    after = [f + 0.5 * (both - before) for f, both in zip((-1.0, -1.2), together, strict=True)]
+    Reranker(scorer, weight=0.5, context=2).save_pretrained(tmp_path / "saved")
+    for reranker in (Reranker(scorer, weight=0.5, context=2), Reranker.from_pretrained(tmp_path / "saved")):
+        assert reranker.rerank(pairs, context=heard).totals == pytest.approx(sorted(after, reverse=True), abs=1e-4)
+        (of_many,) = reranker.rerank_lists([NBest("u", None, tuple(Hypothesis(*pair) for pair in pairs), heard)])
+        assert of_many.totals == pytest.approx(sorted(after, reverse=True), abs=1e-4)
+    plain = Reranker(scorer, weight=0.5)
+    assert plain.rerank(pairs).totals != pytest.approx(sorted(after, reverse=True), abs=1e-2)
+    with pytest.raises(ConfigError, match="reads none; make it with"):
+        plain.rerank(pairs, context=heard)
+    with pytest.raises(ConfigError, match="expected a number of words"):
+        Reranker(scorer, context=-1)
+    assert "heard before" not in capsys.readouterr().err
+    Reranker(scorer, context=2).rerank_lists(DEV)
+    assert "none of the 3 lists says what was heard before" in capsys.readouterr().err
+
+
+def test_fit_reads_a_file_with_what_was_heard_before(model_folder, tmp_path, capsys):
+    """As lists to which `with_context` has added it. The 1-best is the likeliest, wherever it stands."""
+    lists = {
+        f"r-{number}": {
+            "ref": f"a {word}",
+            "hyp_1": {"score": -2, "text": "a boat"},
+            "hyp_2": {"score": -1, "text": f"a {word}"},
+        }
+        for number, word in enumerate(("clerk", "sailor", "bridge", "letter"))
+    }
+    (tmp_path / "lists.json").write_text(json.dumps(lists))
+    scorer = Scorer.from_pretrained(model_folder)
+    fitted = Reranker.fit(tmp_path / "lists.json", scorer, context=3)
+    assert fitted.context == 3 and fitted.report.first_best == 0.0
+    given = with_context(read_lists(tmp_path / "lists.json"), 3)
+    assert given[2].context == "clerk a sailor" and Reranker.fit(given, scorer, context=3).weights == fitted.weights
+    assert "heard before" not in capsys.readouterr().err

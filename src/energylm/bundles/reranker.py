@@ -15,7 +15,7 @@ Relations  `scorer` gives the scores, `estimators.weight_tuning` the choice and 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
@@ -215,7 +215,8 @@ def found_weights(
 
 
 class Reranker(OnHub):
-    """`weight` is λ: one number for all scorers (terms then have 0), or one for each scorer and each term."""
+    """`weight` is λ: one number for all scorers (terms then have 0), or one for each scorer and each term. `context` is
+    how many words of what was heard before a list the scorers read (`NBest.context`; `with_context` fills it in)."""
 
     report: Record | None = None  # what `fit` tells of the tuning
     provenance: Mapping[str, Any] = MappingProxyType({})  # how λ came about
@@ -227,8 +228,12 @@ class Reranker(OnHub):
         weight: float | Sequence[float] = 0.5,
         length_normalisation: LengthNormalisation = "none",
         terms: Sequence[LengthTerm] = (),
+        context: int = 0,
     ) -> None:
         self.scorers = _scorers(scorer)
+        if not isinstance(context, int) or context < 0:
+            raise ConfigError(f"context came as {context!r:.40}, expected a number of words; 0 reads none")
+        self.context = context
         self.weights = _weights(weight)
         self.length_normalisation = _one_of(LengthNormalisation, length_normalisation, "length_normalisation")
         self.terms = tuple(_one_of(LengthTerm, term, "a term") for term in terms)
@@ -251,9 +256,10 @@ class Reranker(OnHub):
         length_normalisation: LengthNormalisation = "none",
         terms: Sequence[LengthTerm] = (),
         search: WeightSearch = GRID,
+        context: int = 0,
     ) -> "Reranker":
-        """λ tuned on lists with references, a file or `NBest` records, for a `Scorer` or several, or their names. The
-        report tells the metric of the first best, of the tuned choice, and of λ tuned on the other half of the lists.
+        """λ tuned on lists with references, a file or `NBest` records, for a `Scorer` or several, or their names. Of a
+        file each list gets the last `context` words of what was heard before in the same recording. The report tells the metric of the first best, of the tuned choice, and of λ tuned on the other half of the lists.
         """
         fitted: Reranker = FITS.get("reranker")(
             lists,
@@ -263,6 +269,7 @@ class Reranker(OnHub):
             length_normalisation=length_normalisation,
             terms=terms,
             search=search,
+            context=context,
         )
         return fitted
 
@@ -277,7 +284,7 @@ class Reranker(OnHub):
             )
             for number, options in enumerate(manifest["scorers"], start=1)
         ]
-        shape = {"length_normalisation": manifest["length_normalisation"], "terms": manifest.get("terms", ())}
+        shape = {name: manifest[name] for name in ("length_normalisation", "terms", "context") if name in manifest}
         reranker = cls(scorers, weight=manifest["weight"], **shape)
         reranker.provenance = manifest["provenance"]
         return reranker
@@ -289,6 +296,7 @@ class Reranker(OnHub):
             "weight": list(self.weights),
             "length_normalisation": self.length_normalisation,
             "terms": list(self.terms),
+            "context": self.context,
             "scorers": [options for _, options in saved],
             "convention": [scorer.convention for scorer in self.scorers],
         }
@@ -301,11 +309,15 @@ class Reranker(OnHub):
             scorer.to(device, dtype, batch_tokens)
         return self
 
-    def rerank(self, hypotheses: NBest | Iterable[Hypothesis | tuple[str, float]]) -> Reranked:
-        """One list: its hypotheses with their own scores, as `Hypothesis` or pairs (text, score), e.g. a `zip`."""
-        (reranked,) = self.rerank_lists(
-            [hypotheses if isinstance(hypotheses, NBest) else _list(hypotheses, "the list")]
-        )
+    def rerank(
+        self, hypotheses: NBest | Iterable[Hypothesis | tuple[str, float]], *, context: str | None = None
+    ) -> Reranked:
+        """One list: its hypotheses with their own scores, as `Hypothesis` or pairs (text, score), e.g. a `zip`; after
+        what was heard before, where that is given."""
+        if context is not None and not self.context:
+            raise ConfigError("a context came, but this reranker reads none; make it with Reranker(…, context=50)")
+        of_list = hypotheses if isinstance(hypotheses, NBest) else _list(hypotheses, "the list")
+        (reranked,) = self.rerank_lists([of_list if context is None else replace(of_list, context=context)])
         return reranked
 
     def rerank_lists(self, lists: Sequence[NBest], *, scores: ListScores | None = None) -> list[Reranked]:
@@ -333,10 +345,15 @@ class Reranker(OnHub):
     def score_lists(self, lists: Sequence[NBest]) -> ListScores:
         """What every scorer says of every hypothesis; empty ones are left out."""
         lists, scored = _checked(lists), []
+        if self.context and len(lists) > 1 and not any(of_list.context for of_list in lists):
+            say(
+                f"energylm: none of the {len(lists):,} lists says what was heard before, of which this reranker reads "
+                "words; data.nbest.with_context(lists, words) adds it"
+            )
         with progress("scoring lists", total=len(lists) * len(self.scorers), unit="list") as bar:
             for scorer in self.scorers:
                 scores: list[list[float]] = []
-                for block in list_blocks(lists):
+                for block in list_blocks(lists, context=self.context):
                     scores += score_block(scorer, block).scores
                     bar.advance(len(block.names), note=scorer.name)
                 scored.append(scores)
@@ -391,9 +408,9 @@ def _checked(lists: Iterable[NBest]) -> list[NBest]:
 
 def _list(given: Any, name: str) -> NBest:
     """An n-best list with at least one hypothesis, all of which have text and a score; `name` is for one without."""
-    where, reference, members = name, None, given
+    where, reference, members, context = name, None, given, ""
     if isinstance(given, NBest):
-        name, reference, members = given.utterance, given.reference, given.hypotheses
+        name, reference, members, context = given.utterance, given.reference, given.hypotheses, given.context
         where = f"utterance {name!r}"
     cure = "give pairs (text, score), e.g. zip(texts, scores)"
     if isinstance(members, str | Mapping) or not isinstance(members, Iterable):
@@ -405,7 +422,7 @@ def _list(given: Any, name: str) -> NBest:
         if len(pair) != 2:
             raise DataError(f"{where}, hypothesis {rank} came as {member!r:.40} ({type(member).__name__}); {cure}")
         hypotheses.append(hypothesis(*pair, location=f"{where}, hypothesis {rank}"))
-    return nbest(name, reference, hypotheses, location=where)
+    return replace(nbest(name, reference, hypotheses, location=where), context=context)
 
 
 def _check_scores(scores: Sequence[float], expected: int, *, scorer: str, utterance: str) -> None:

@@ -141,12 +141,15 @@ class SpelledAlike:
 
     def log_probs(self, words: Sequence[str]) -> NDArray[np.float64]:
         """(A, V) log p(b | a); no word replaces itself."""
-        distance_AV = self.distances(words)
-        score_AV = self.commonness * self.log_count_V - self.distance_cost * distance_AV
-        score_AV[distance_AV == 0] = -np.inf
-        highest_A1 = score_AV.max(1, keepdims=True)
-        normalised: NDArray[np.float64] = score_AV - highest_A1
-        return normalised - np.log(np.exp(normalised).sum(1, keepdims=True))
+        return self._log_probs(self.distances(words), self.commonness, self.distance_cost)
+
+    def _log_probs(
+        self, distance_AV: NDArray[np.float64], commonness: float, distance_cost: float
+    ) -> NDArray[np.float64]:
+        score_AV = np.where(distance_AV > 0, commonness * self.log_count_V - distance_cost * distance_AV, -np.inf)
+        score_AV -= score_AV.max(1, keepdims=True)
+        score_AV -= np.log(np.exp(score_AV).sum(1, keepdims=True))
+        return score_AV
 
     def fit(self, pairs: Sequence[tuple[str, str]], *, seed: int) -> None:
         """ρ and σ under which `pairs` are likeliest (concave, two numbers), some of them chosen at random."""
@@ -159,19 +162,14 @@ class SpelledAlike:
             raise DataError("no word of the lists is mistaken for one of the text's; give text of the same language")
         known = Random(derive_seed(seed, "pairs to fit")).sample(known, min(PAIRS_TO_FIT, len(known)))
         distance_AV = self.distances([a for a, _ in known])
-        allowed_AV, rows_A = distance_AV > 0, np.arange(len(known))
-        said_A = np.array([position[b] for _, b in known])
+        rows_A, said_A = np.arange(len(known)), np.array([position[b] for _, b in known])
 
         def loss(theta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-            score_AV = np.where(allowed_AV, theta[0] * self.log_count_V - theta[1] * distance_AV, -np.inf)
-            score_AV -= score_AV.max(1, keepdims=True)
-            weight_AV = np.exp(score_AV)
-            total_A = weight_AV.sum(1)
-            prob_AV = weight_AV / total_A[:, None]
-            log_prob_A = score_AV[rows_A, said_A] - np.log(total_A)
+            log_prob_AV = self._log_probs(distance_AV, *theta)
+            prob_AV = np.exp(log_prob_AV)
             commoner_A = self.log_count_V[said_A] - prob_AV @ self.log_count_V
             nearer_A = (prob_AV * distance_AV).sum(1) - distance_AV[rows_A, said_A]
-            return -log_prob_A.mean(), -np.array([commoner_A.mean(), nearer_A.mean()])
+            return -log_prob_AV[rows_A, said_A].mean(), -np.array([commoner_A.mean(), nearer_A.mean()])
 
         found = minimize(loss, np.array([self.commonness, self.distance_cost]), jac=True, method="L-BFGS-B")
         self.commonness, self.distance_cost = map(float, found.x)

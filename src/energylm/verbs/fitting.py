@@ -44,7 +44,7 @@ from energylm.bundles.scorer import Scorer
 from energylm.config.cloze import LengthNormalisation, LengthTerm, MetricName, WeightGrid, WeightSearch
 from energylm.config.models import TEXT
 from energylm.data.manifest import MANIFEST_FILE
-from energylm.data.nbest import NBest, read_lists
+from energylm.data.nbest import NBest, read_lists, recognisers_best, with_context
 from energylm.data.text_files import nearest_field
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
 from energylm.errors import ConfigError, DataError, ModelError
@@ -135,17 +135,19 @@ def fit_reranker(
     length_normalisation: LengthNormalisation,
     terms: Sequence[LengthTerm],
     search: WeightSearch,
+    context: int,
 ) -> Reranker:
     several = scorer if isinstance(scorer, Sequence) and not isinstance(scorer, str) else [scorer]
     scorers = [Scorer.from_pretrained(each) if isinstance(each, str | Path) else each for each in several]
-    reranker = Reranker(scorers, length_normalisation=length_normalisation, terms=terms)
-    lists = read_lists(lists) if isinstance(lists, str | Path) else list(lists)
+    reranker = Reranker(scorers, length_normalisation=length_normalisation, terms=terms, context=context)
+    lists = with_context(read_lists(lists), context) if isinstance(lists, str | Path) else list(lists)
     measure, grid = metric_called(metric), grid or WeightGrid()
     statistics_UHM = hypothesis_statistics(lists, measure)
     scores = reranker.score_lists(lists)
     tuning = tune_scored(scores, statistics_UHM, measure, grid=grid, search=search)
     reranker.weights = tuning.weights
-    first_best = float(measure.value(statistics_UHM[:, 0].sum(0)[None])[0])
+    best_U = [recognisers_best(of_list) for of_list in lists]
+    first_best = float(measure.value(statistics_UHM[np.arange(len(lists)), best_U].sum(0)[None])[0])
     held_out = _cross_fitted(scores, statistics_UHM, measure, grid, search)
     reranker.report = RerankerFit(
         tuning.weights, measure.name, len(lists), first_best, tuning.value, held_out, measure.convention

@@ -145,8 +145,8 @@ def _inputs(verb: "Finetune", files: Sequence[Path], network: Network) -> list[f
 def _score(
     counted: Counted, model: str, lists: Sequence[Sequence[str]], around: Surroundings, *, before: int = 0
 ) -> None:
-    """What one scorer does with lists of texts, each after so many words that were heard `before` it; nothing to speak of
-    where it is an energy without a network, such as `frequency:FILE`."""
+    """What one scorer does with lists of texts, each after so many words that were heard `before` it; nothing to speak
+    of where it is an energy without a network, such as `frequency:FILE`."""
     if is_energy_source(model):
         return
     network = around.network(str(model_of_run(model)) if model not in around.products else model)
