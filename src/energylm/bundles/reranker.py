@@ -259,7 +259,8 @@ class Reranker(OnHub):
         context: int = 0,
     ) -> "Reranker":
         """λ tuned on lists with references, a file or `NBest` records, for a `Scorer` or several, or their names. Of a
-        file each list gets the last `context` words of what was heard before in the same recording. The report tells the metric of the first best, of the tuned choice, and of λ tuned on the other half of the lists.
+        file each list gets the last `context` words of what was heard before in the same recording. The report tells
+        the metric of the first best, of the tuned choice, and of λ tuned on the other half of the lists.
         """
         fitted: Reranker = FITS.get("reranker")(
             lists,
