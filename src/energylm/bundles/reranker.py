@@ -140,15 +140,8 @@ def rerank_scored(lists: Sequence[NBest], scores: ListScores, weights: Sequence[
     results = []
     for of_list, totals_H, order_H, tied in zip(lists, totals_UH, order_UH, tied_U, strict=True):
         order = order_H[: len(of_list.hypotheses)]
-        results.append(
-            Reranked(
-                utterance=of_list.utterance,
-                best=of_list.hypotheses[order[0]].text,
-                order=tuple(order.tolist()),
-                totals=tuple(totals_H[order].tolist()),
-                tied=bool(tied),
-            )
-        )
+        best, totals = of_list.hypotheses[order[0]].text, tuple(totals_H[order].tolist())
+        results.append(Reranked(of_list.utterance, best, tuple(order.tolist()), totals, tied=bool(tied)))
     _say_excluded(
         [
             result.utterance
@@ -262,16 +255,8 @@ class Reranker(OnHub):
         file each list gets the last `context` words of what was heard before in the same recording. The report tells
         the metric of the first best, of the tuned choice, and of λ tuned on the other half of the lists.
         """
-        fitted: Reranker = FITS.get("reranker")(
-            lists,
-            scorer,
-            metric=metric,
-            grid=grid,
-            length_normalisation=length_normalisation,
-            terms=terms,
-            search=search,
-            context=context,
-        )
+        how = {"metric": metric, "grid": grid, "terms": terms, "search": search, "context": context}
+        fitted: Reranker = FITS.get("reranker")(lists, scorer, length_normalisation=length_normalisation, **how)
         return fitted
 
     @classmethod
@@ -347,10 +332,7 @@ class Reranker(OnHub):
         """What every scorer says of every hypothesis; empty ones are left out."""
         lists, scored = _checked(lists), []
         if self.context and len(lists) > 1 and not any(of_list.context for of_list in lists):
-            say(
-                f"energylm: none of the {len(lists):,} lists says what was heard before, of which this reranker reads "
-                "words; data.nbest.with_context(lists, words) adds it"
-            )
+            say("energylm: no list says what was heard before, which this reranker reads; `with_context` adds it")
         with progress("scoring lists", total=len(lists) * len(self.scorers), unit="list") as bar:
             for scorer in self.scorers:
                 scores: list[list[float]] = []

@@ -1,7 +1,7 @@
 """Files → batches: documents from anywhere, one tokenizer, memory-mapped shards, windows that are an index.
 
 `document`        a document, its source, its split; `sources`, `dataset_sources` read them, `text_files` the bytes
-`encoding`        documents → tokens in bounded memory, with a `tokenizer`; `vocabulary` says what tokens stand for
+`encoding`        documents → tokens in bounded memory, with a `tokenizer`, which also says what tokens stand for
 `corpus`          a corpus folder, opened; `manifest` what it says about itself, `draft` while it is made
 `windows`         an index over a corpus; `overlap` which of them were seen before
 `negatives`       a folder of generated continuations; `contrast` puts real text beside them

@@ -1,15 +1,164 @@
-"""`rerank simulate`: lists of text that nobody has spoken, as `rerank` and `rerank train` read them."""
+"""`rerank simulate`: a recogniser's confusions counted by hand, rivals drawn by the law that is written down, and lists
+of text that nobody has spoken as `rerank` and `rerank train` read them."""
 
 import json
+import math
 from collections import Counter
 from random import Random
 
+import numpy as np
 import pytest
+import torch
 
 from energylm.cli.main import run as command_line
-from energylm.data.nbest import read_lists, recording_of
+from energylm.data.nbest import Hypothesis, NBest, read_lists, recording_of
 from energylm.errors import DataError
-from energylm.verbs.cloze.simulate import cut_texts
+from energylm.testing import assert_same_distribution
+from energylm.verbs.cloze.simulate import Confusions, ListSimulator, SpelledAlike, cut_texts, differences, spans
+
+
+def nbest(*texts, best=0):
+    return NBest("u", None, tuple(Hypothesis(text, 1.0 * (index == best)) for index, text in enumerate(texts)))
+
+
+LISTS = [
+    nbest("a cat sat", "a cap sat", "the cat sat", "a cat sat on"),
+    nbest("so a cap", "so a cat", best=1),
+    nbest("it is", "it is"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rival", "expected"),
+    [
+        ("a b c d", []),
+        ("a x c d", [((1, 2), ("x",))]),
+        ("a x c y z", [((1, 2), ("x",)), ((3, 4), ("y", "z"))]),
+        ("a c d", [((1, 2), ())]),
+        ("e a b c d", [((0, 0), ("e",))]),
+        ("a b x y", [((2, 4), ("x", "y"))]),  # neighbours are one place
+        ("w x y z", []),  # longer than a place
+    ],
+)
+def test_differences_of_a_rival(rival, expected):
+    assert differences(("a", "b", "c", "d"), tuple(rival.split())) == expected
+
+
+def test_confusions_are_counted():
+    """Best are "a cat sat", "so a cat", "it is". Of the first, the places of "a", of "cat" and of the end are open, of
+    the second that of "cat". Seven words, of which "sat", "so", "it", "is" occur once, and none of these is open: r is
+    ½ of 5. Places without words: 4 + 4 + 3, of which one is open."""
+    learnt = Confusions.of(LISTS)
+    assert learnt.replaced == {
+        ("cat",): {("cap",): 2},
+        ("a",): {("the",): 1},
+        (): {("on",): 1},
+    }
+    assert learnt.opened == {("cat",): 2, ("a",): 1, (): 1} and +learnt.open_places == {3: 1, 1: 1}
+    assert +learnt.changed_places == {1: 4} and learnt.lengths == {3: 2, 2: 1}
+    assert learnt.rate(("cat",)) == pytest.approx((2 + 0.1) / (2 + 1)) and learnt.rate(("sat",)) == pytest.approx(0.05)
+    assert learnt.rate(("zoo",)) == pytest.approx(0.1) and learnt.rate(()) == 1 / 11 and learnt.rate(("a", "cat")) == 0
+    with pytest.raises(DataError, match="nothing to imitate"):
+        Confusions.of(LISTS[2:])
+
+
+COUNTS = Counter(cat=8, cap=3, cab=1, at=5, zoo=2)
+
+
+def test_words_spelled_alike_have_their_probabilities():
+    """c^ρ exp(−σ d), by hand for "cat". Teeth: without either part it is another number; no word replaces itself."""
+    alike = SpelledAlike(COUNTS, commonness=0.5, distance_cost=2.0)
+    distance = {"cap": 1, "cab": 1, "at": 1, "zoo": 3}
+    weight = {word: COUNTS[word] ** 0.5 * math.exp(-2 * distance[word]) for word in distance}
+    expected = [weight.get(word, 0.0) / sum(weight.values()) for word in alike.words]
+    assert np.exp(alike.log_probs(["cat"])[0]).tolist() == pytest.approx(expected)
+    for commonness, cost in ((0.0, 2.0), (0.5, 0.0)):
+        other = SpelledAlike(COUNTS, commonness=commonness, distance_cost=cost)
+        assert np.abs(np.exp(other.log_probs(["cat"])[0]) - expected).max() > 0.05
+
+
+def test_the_channel_is_the_likeliest():
+    """Of pairs drawn with known ρ and σ: any step away from what was fitted is less likely, the truth is near. Teeth:
+    fitted to the same pairs the other way round it is another channel."""
+    random = Random(0)
+    counts = Counter(
+        {"".join(random.choices("abcd", k=random.randint(2, 5))): random.randint(1, 500) for _ in range(60)}
+    )
+    truth = SpelledAlike(counts, commonness=0.4, distance_cost=1.5)
+    pairs = [(word, truth.draw(word, random)) for word in random.choices(truth.words, k=400)]
+    fitted = SpelledAlike(counts)
+    fitted.fit(pairs, seed=0)
+
+    def mean_log_prob(commonness, cost):
+        log_prob_AV = SpelledAlike(counts, commonness=commonness, distance_cost=cost).log_probs([a for a, _ in pairs])
+        return np.mean([row[truth.words.index(b)] for row, (_, b) in zip(log_prob_AV, pairs, strict=True)])
+
+    best = mean_log_prob(fitted.commonness, fitted.distance_cost)
+    for step in ((0.05, 0), (-0.05, 0), (0, 0.1), (0, -0.1)):
+        assert mean_log_prob(fitted.commonness + step[0], fitted.distance_cost + step[1]) < best
+    assert fitted.commonness == pytest.approx(0.4, abs=0.15) and fitted.distance_cost == pytest.approx(1.5, abs=0.3)
+    turned = SpelledAlike(counts)
+    turned.fit([(b, a) for a, b in pairs], seed=0)
+    assert abs(turned.commonness - 0.4) > 0.15
+    with pytest.raises(DataError, match="text of the same language"):
+        fitted.fit([("cat", "unknown")], seed=0)
+
+
+def rival_law(simulator, words, *, rate):
+    """Of the only rival, where one place is open and changed: every place and every replacement, enumerated."""
+    learnt, law = simulator.confusions, Counter()
+    candidates = list(spans(len(words)))
+    rates = [rate(words[start:end]) for start, end in candidates]
+    for (start, end), of_place in zip(candidates, rates, strict=True):
+        seen = learnt.replaced.get(words[start:end], Counter())
+        replacements = {by: count / seen.total() for by, count in seen.items()}
+        if end - start == 1:
+            known = seen.total() / (seen.total() + 1)
+            replacements = {by: known * p for by, p in replacements.items()}
+            [log_prob_V] = simulator.spelled_alike.log_probs([words[start]])
+            for word, log_prob in zip(simulator.spelled_alike.words, log_prob_V, strict=True):
+                replacements[(word,)] = replacements.get((word,), 0.0) + (1 - known) * math.exp(log_prob)
+        for by, p in replacements.items():
+            law[" ".join((*words[:start], *by, *words[end:]))] += of_place / sum(rates) * p
+    return law
+
+
+def test_rivals_follow_their_law():
+    """4,000 lists of "a cat" against the enumerated law; one false alarm in a million. Teeth: the law of places that
+    are all alike does not fit."""
+    lists = [
+        nbest("a cat sat", "a cap sat"),
+        nbest("so a cat", "so a cap"),
+        nbest("a cat", "the cat"),
+        nbest("it is it", "it is"),
+    ]
+    simulator = ListSimulator(Confusions.of(lists), SpelledAlike(COUNTS, commonness=0.5, distance_cost=1.0))
+    rate = simulator.confusions.rate
+    law = rival_law(simulator, ("a", "cat"), rate=rate)
+    drawn = Counter()
+    for number in range(4000):
+        made = simulator.simulate("a cat", hypotheses=2, random=Random(number), utterance="u")
+        assert made.reference == made.hypotheses[0].text == "a cat" and len(made.hypotheses) == 2
+        drawn[made.hypotheses[1].text] += 1
+    assert set(drawn) <= set(law)
+    counts = torch.tensor([drawn[text] for text in law])
+    assert_same_distribution(counts, torch.tensor(list(law.values())), false_alarm=1e-6)
+    alike = rival_law(simulator, ("a", "cat"), rate=lambda words: float(rate(words) > 0))
+    with pytest.raises(AssertionError):
+        assert_same_distribution(counts, torch.tensor([alike[text] for text in law]), false_alarm=1e-6)
+
+
+def test_rivals_differ_and_keep_what_is_not_open():
+    """All different, never empty, each within reach of the text; a text that has nothing to confuse stands alone."""
+    simulator = ListSimulator.fitted(LISTS, Counter("a cat sat on the mat so a cap is it".split()), seed=0)
+    made = simulator.simulate("so a cat sat", hypotheses=6, random=Random(3), utterance="u")
+    texts = [each.text for each in made.hypotheses]
+    assert len(set(texts)) == len(texts) > 2 and all(texts) and {each.score for each in made.hypotheses} == {0.0}
+    for text in texts[1:]:
+        assert 1 <= len(differences(("so", "a", "cat", "sat"), tuple(text.split()))) <= 3
+    again = simulator.simulate("so a cat sat", hypotheses=6, random=Random(3), utterance="u")
+    assert again == made and simulator.simulate("so a cat sat", hypotheses=6, random=Random(4), utterance="u") != made
+
 
 TEXT = (
     "The boats are here. A clerk counts the boats! Mr. Smith mends a bridge, and the clerk sees 3 of them.\n\nSo it is."

@@ -11,8 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from energylm import EnergyModel, LanguageModel
 from energylm.data.corpus import Corpus
-from energylm.data.tokenizer import train_tokenizer
-from energylm.data.vocabulary import commonest_name, commonest_word, special_ids, writable_tokens
+from energylm.data.tokenizer import commonest_name, commonest_word, special_ids, train_tokenizer, writable_tokens
 from energylm.errors import ConfigError, DataError, ModelError
 from energylm.jobs.costs import Surroundings
 from energylm.jobs.job import Job

@@ -32,8 +32,7 @@ from energylm.data.contrast import Contrast, pad
 from energylm.data.corpus import Corpus
 from energylm.data.negatives import Negatives
 from energylm.data.text_files import existing, read_texts
-from energylm.data.tokenizer import tokenizer_sha256
-from energylm.data.vocabulary import special_ids, writable_tokens
+from energylm.data.tokenizer import special_ids, tokenizer_sha256, writable_tokens
 from energylm.data.windows import SourceWindows
 from energylm.errors import ConfigError, DataError, extra
 from energylm.progress import progress

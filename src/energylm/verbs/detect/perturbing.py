@@ -28,7 +28,7 @@ from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.zero_shot_energy import load_energy
 from energylm.contracts import SequenceEnergy
 from energylm.data.corpus import Corpus
-from energylm.data.vocabulary import commonest_name, commonest_word, writable_tokens
+from energylm.data.tokenizer import commonest_name, commonest_word, writable_tokens
 from energylm.errors import ConfigError
 from energylm.progress import progress
 from energylm.randomness import generator
