@@ -282,8 +282,8 @@ class TrainReranker(TrainingVerb):
         "energylm rerank train dev.nbest --references dev.en --init lm --metric bleu --output runs/translated",
         "energylm rerank train dev_other.json --dev dev_clean.json --init smollm2-135m --likelihood 0.5 --lora-rank 16 "
         "--context 50 --casing lower --output runs/tuned",
-        "energylm rerank train dev_other.json --dev dev_clean.json --init minilm-l6 --teacher runs/tuned/model "
-        "--teacher-dtype bfloat16 --context 50 --casing lower --output runs/taught",
+        "energylm rerank train dev_other.json out/simulated/lists.jsonl --dev dev_clean.json --init minilm-l6 "
+        "--teacher runs/adapted/model --teacher-dtype bfloat16 --casing lower --output runs/taught",
     )
     shortcuts: ClassVar = {
         "steps": "training.steps",

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from random import Random
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,9 @@ from energylm.progress import progress
 from energylm.randomness import derive_seed, shuffled
 from energylm.records import LOCAL, Record
 from energylm.verbs.verb import Positional, Verb
+
+if TYPE_CHECKING:
+    from energylm.jobs.costs import Counted, Surroundings
 
 T = TypeVar("T")
 Words = tuple[str, ...]
@@ -86,8 +89,7 @@ class SimulateLists(Verb):
 
     examples = (
         "energylm rerank simulate dev_other.json --text books/ --count 10000 --output out/simulated",
-        "energylm rerank train dev_other.json out/simulated/lists.jsonl --dev dev_clean.json --init minilm-l6 "
-        "--teacher smollm2-135m --casing lower --output runs/taught",
+        "energylm rerank simulate lists.jsonl --text sotu --hypotheses 4 --output out/simulated",
     )
     writes = "required"
     product = LISTS_FILE
@@ -152,6 +154,11 @@ class SimulateLists(Verb):
             distance_cost=alike.distance_cost,
             path=path,
         )
+
+    def cost(self, around: "Surroundings") -> "Counted":
+        from energylm.jobs.costs import Counted
+
+        return Counted(notes=["a minute or two; there is no network in it"])
 
     def _lists(self) -> list[NBest]:
         return [each for name in self.lists for each in read_lists(name, form=self.format)]
