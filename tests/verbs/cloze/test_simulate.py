@@ -190,7 +190,8 @@ def test_lists_are_made_of_text(tmp_path, lists, capsys):
     text = tmp_path / "book.txt"
     text.write_text(TEXT * 5)
     simulate(lists, text, tmp_path / "out", "--hypotheses", "4", "--json", str(tmp_path / "made.json"))
-    assert "whose scores are all 0" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "whose scores are all 0" in said and "the lists confuse 4 pairs of words only" in said
     made, told = read_lists(tmp_path / "out" / "lists.jsonl"), json.loads((tmp_path / "made.json").read_text())
     assert told["lists"] == told["texts"] == len(made) and told["learnt_from"] == 2 and told["confusions"] == 6
     assert told["hypotheses"] == sum(len(each.hypotheses) for each in made) and "path" not in told

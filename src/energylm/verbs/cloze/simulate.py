@@ -40,7 +40,7 @@ from energylm.data.sources import open_sources
 from energylm.errors import DataError, extra
 from energylm.files import atomic_file
 from energylm.jobs.job import DEFAULT_JOB, Job
-from energylm.progress import progress
+from energylm.progress import progress, say
 from energylm.randomness import derive_seed, shuffled
 from energylm.records import LOCAL, Record
 from energylm.verbs.verb import Positional, Verb
@@ -53,7 +53,7 @@ Words = tuple[str, ...]
 Span = tuple[int, int]  # first word, and the one after the last
 LONGEST = 3  # words of a place, and of what replaces them
 PRIOR = 1.0  # κ, occurrences
-PAIRS_TO_FIT = 400  # for two numbers
+PAIRS_TO_FIT, FEW_PAIRS = 400, 50  # for two numbers
 NEAREST = 200  # words spelled alike that are drawn from
 REPLACEMENTS = 3  # of a place, which the rivals of a list share
 TRIES = 8  # for each rival, until it differs from all others
@@ -303,6 +303,8 @@ class SpelledAlike:
         known = [(a, b) for a, b in pairs if b in position and a != b]
         if not known:
             raise DataError("no word of the lists is mistaken for one of the text's; give text of the same language")
+        if len(known) < FEW_PAIRS:
+            say(f"energylm: the lists confuse {len(known)} pairs of words only; longer files of lists imitate better")
         known = Random(derive_seed(seed, "pairs to fit")).sample(known, min(PAIRS_TO_FIT, len(known)))
         distance_AV = self.distances([a for a, _ in known])
         rows_A, said_A = np.arange(len(known)), np.array([position[b] for _, b in known])
