@@ -329,6 +329,12 @@ class TrainReranker(TrainingVerb):
         description="Of a causal model no new projection but its own log-likelihood is the energy, with this λ while "
         "it learns (0.5 suits word errors of SmolLM2); what comes of it is a language model again.",
     )
+    electric: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="Learn energies of tokens, added up: what comes of it is an Electric, which scores a text and its "
+        "words in one pass. Embeddings of tokens stay as they are.",
+    )
     teacher: str | None = Field(
         None,
         exclude_if=lambda value: value is None,

@@ -72,6 +72,7 @@ from energylm.training.list_task import (
     PrefixTrees,
     TaughtListTask,
     TaughtWords,
+    TokenEnergies,
     WholeTexts,
     list_folds,
     same_reference,
@@ -224,8 +225,8 @@ def read_training_lists(verb: TrainReranker) -> tuple[list[NBest], list[NBest]]:
 
 
 def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> TrainingResult:
-    if verb.teacher:
-        network, reader, save = _taught(verb, lists, folder)
+    if verb.teacher or verb.electric:
+        network, reader, save = _electric(verb, lists, folder)
     else:
         network, reader, save = _likelihood(verb, folder) if verb.likelihood else _energy(verb, folder)
     held = round(verb.validation_share * len(lists))
@@ -252,6 +253,7 @@ def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> Tr
             "casing": verb.casing,
             "texts": sha256_of_json([[each.texts, each.base, each.costs] for each in lists]),
             **(own if verb.likelihood else {}),
+            **({"electric": True} if verb.electric else {}),
             **({"taught": sha256_of_json([each.taught for each in lists])} if verb.teacher else {}),
         },
     )
@@ -323,8 +325,9 @@ def taught_lists(verb: TrainReranker, lists: Sequence[NBest], job: Job) -> list[
     ]
 
 
-def _taught(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> Start:
-    """Token energies that learn the teacher's words; those of a new head start at the teacher's mean."""
+def _electric(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> Start:
+    """Token energies, which learn the teacher's words or errors; embeddings, of which lists show few, stay as they are
+    where it is errors. A new head starts at the teacher's mean, or at 0."""
     is_electric = _kind(verb.init) == ELECTRIC
     if is_electric:
         model = ClozeModel.from_pretrained(verb.init, device="cpu")
@@ -338,9 +341,11 @@ def _taught(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> S
         reading = scorer.read(recased(text, verb.casing))
         return reading.ids, reading.words
 
+    learnt = {"teacher": Path(verb.teacher).name} if verb.teacher else {"loss": f"list {verb.objective}"}
+
     def save(network: nn.Module, target: Path) -> None:
         model.main, model.name = cast(TokenEnergy, network), folder.name
-        model.provenance |= {"teacher": Path(verb.teacher or "").name, "trained_on": _names(verb)}
+        model.provenance |= {**learnt, "trained_on": _names(verb)}
         model.save_pretrained(target)
 
     tokens = [len(encode(text)[0]) for each in lists for text in each.texts]
@@ -348,10 +353,14 @@ def _taught(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> S
         raise ModelError(
             f"a hypothesis has {max(tokens):,} tokens but {verb.init} reads {model.max_tokens:,}; leave its list out"
         )
+    main = cast(TokenEnergy, model.main)
     if not is_electric:
         total = sum(score for each in lists for scores in each.taught for score in scores)
-        cast(TokenEnergy, model.main).head.bias.data.fill_(-total / sum(tokens))
-    return model.main, TaughtWords(encode, model.framed), save
+        main.head.bias.data.fill_(-total / sum(tokens))
+    if verb.teacher:
+        return main, TaughtWords(encode, model.framed), save
+    main.encoder.get_input_embeddings().requires_grad_(False)
+    return main, TokenEnergies(encode, model.framed), save
 
 
 def start_energy(verb: TrainReranker) -> EnergyModel:
