@@ -14,6 +14,7 @@ from energylm.training.list_task import (
     PrefixTrees,
     TaughtListTask,
     TaughtWords,
+    TokenEnergies,
     WholeTexts,
     chosen_excess,
     list_folds,
@@ -177,6 +178,30 @@ def framed(tokens_BT, lengths_B):
     return wide.scatter(1, lengths_B[:, None] + 1, 5), lengths_B + 2
 
 
+@pytest.mark.parametrize("mistake", [None, "frame counted", "texts in the order they are read", "padding counted"])
+@pytest.mark.parametrize("tokens_at_once", [4, 4096])
+def test_energies_of_tokens_by_loops(mistake, tokens_at_once, monkeypatch):
+    """Texts of a list are read by length, and however few at once: each energy is that of the text's own letters."""
+    monkeypatch.setattr(list_task, "TOKENS_AT_ONCE", tokens_at_once)
+    reader, model = TokenEnergies(encode_words, framed), TokenTable()
+    model.letters.data[0] = 3.0  # padding
+    batch = reader.read(TAUGHT)
+    if mistake == "frame counted":
+        batch["word_ST"] = torch.ones_like(batch["word_ST"])
+    if mistake == "texts in the order they are read":
+        monkeypatch.setattr(list_task, "in_order", lambda parts: torch.cat([values for _, values in parts]))
+    if mistake == "padding counted":
+        batch["lengths_S"] = torch.full_like(batch["lengths_S"], batch["tokens_ST"].shape[1])
+        batch["word_ST"] = (batch["tokens_ST"] != 5).long()
+    by_text = [sum(WORTH[letter] for letter in text.replace(" ", "")) for each in TAUGHT for text in each.texts]
+    energy_S = reader.energies(model, batch)
+    assert (energy_S.tolist() == pytest.approx(by_text)) == (mistake is None)
+    if mistake is None:
+        assert reader.tokens(batch) == 12 + 2 * 5
+        gradient = torch.autograd.grad(energy_S.sum(), model.letters)[0]  # how often each letter stands there
+        assert gradient.tolist() == ["".join(text for each in TAUGHT for text in each.texts).count(a) for a in "#abcd#"]
+
+
 TAUGHT = [
     CostedList(("ab c", "ab d", "b"), (-1.0, -1.5, -2.0), (0.0, 0.0, 0.0), taught=((-1.0, -9.0), (-1.5, 0.5), (0.25,))),
     CostedList(("c", "dd a c"), (-0.5, -0.6), (0.0, 0.0), taught=((-1.5,), (2.0, -0.5, -1.0))),
@@ -221,8 +246,6 @@ def test_a_taught_batch_by_loops(mistake, monkeypatch):
     found = [sums.losses["loss"].item(), sums.losses["list_loss"].item()]
     assert (found == pytest.approx(taught_by_loops(), abs=1e-4)) == (mistake is None)
     if mistake is None:
-        by_text = [sum(WORTH[letter] for letter in text.replace(" ", "")) for each in TAUGHT for text in each.texts]
-        assert sorted(reader.energies(learner.model, batch).tolist()) == pytest.approx(sorted(by_text))
         sums.losses["loss"].backward()
         assert learner.model.letters.grad[5] == 0 and learner.model.letters.grad[1:5].abs().min() > 0
         learner.valid = TAUGHT

@@ -252,6 +252,40 @@ def test_an_electric_learns_the_words_of_a_teacher(tmp_path, causal, bert):
     assert Rerank.checked({"model": str(tmp_path / "run"), "files": str(known)}).run().outcomes
 
 
+def test_an_electric_learns_from_errors(tmp_path, bert):
+    """ "is" for "was" by energies of tokens: what comes of it scores in one pass, reads the embeddings that it started
+    from, and learns on as an Electric."""
+    lists = written(tmp_path / "shared.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
+    training = {"steps": 60, "global_batch": 8, "threads": 1, "optimizer": {"learning_rate": 0.01}}
+    asked = verb(lists, bert, electric=True, objective="nce", training=training)
+    run = asked.run(Job(output=tmp_path / "run"))
+    assert run.reranked.value == 0.0 and run.one_best.value == pytest.approx(100 / 4)
+    model = ClozeModel.from_pretrained(run.model)
+    assert model.kind == "electric" and model.provenance["loss"] == "list nce"
+    assert "one pass (electric)" in Scorer.from_pretrained(run.model).convention
+    started = BertModel.from_pretrained(bert)
+    words = [each.embeddings.word_embeddings.weight for each in (started, model.main.encoder)]
+    layers = [each.encoder.layer[0].output.dense.weight for each in (started, model.main.encoder)]
+    assert torch.equal(*words) and not torch.allclose(*layers)
+    again = asked.run(Job(output=tmp_path / "run"))
+    assert again.was_finished and again.reranked == run.reranked
+    few = {"steps": 1, "global_batch": 4, "threads": 1, "optimizer": {"learning_rate": 1e-9}}
+    further = verb(lists, run.model, electric=True, training=few).run(Job(output=tmp_path / "further"))
+    assert further.energy_alone == 0.0  # teeth: a new head would be no better than the 1-best
+
+
+def test_ways_to_learn_exclude_each_other(tmp_path, causal, bert):
+    lists = written(tmp_path / "lists.json", "good{}".format, "bad{}".format)
+    for wrong, words in (
+        ({"teacher": str(causal)}, "--electric and --teacher are two ways to learn"),
+        ({"likelihood": 0.5}, "--likelihood and --electric are two ways to learn"),
+        ({"pooling": "mean"}, "--pooling makes one energy of a text, and --electric has its own"),
+        ({"context": 3}, "--context is for --likelihood or --teacher alone"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            verb(lists, bert, electric=True, **wrong)
+
+
 def _new_electric(folder):
     model = ClozeModel("electric", TokenEnergy(EncoderStart(str(folder)).encoder()), load_tokenizer(folder))
     return Scorer(ClozeScorer(model))

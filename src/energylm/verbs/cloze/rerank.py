@@ -283,6 +283,8 @@ class TrainReranker(TrainingVerb):
         "energylm rerank train dev_other.json --dev dev_clean.json --init smollm2-135m --likelihood 0.5 --lora-rank 16 "
         "--context 50 --casing lower --output runs/tuned",
         "energylm rerank train dev_other.json out/simulated/lists.jsonl --dev dev_clean.json --init minilm-l6 "
+        "--electric --objective nce --casing lower --output runs/one-pass",
+        "energylm rerank train dev_other.json out/simulated/lists.jsonl --dev dev_clean.json --init minilm-l6 "
         "--teacher runs/adapted/model --teacher-dtype bfloat16 --casing lower --output runs/taught",
     )
     shortcuts: ClassVar = {
@@ -382,13 +384,16 @@ class TrainReranker(TrainingVerb):
 
     @model_validator(mode="after")
     def _ways_to_learn_have_options_of_their_own(self) -> Self:
-        ways = {"likelihood": self.likelihood, "teacher": self.teacher}
-        if all(ways.values()):
-            raise ValueError("--likelihood and --teacher are two ways to learn; drop one of them")
-        for name, needed in (("lora_rank", ("likelihood",)), ("teacher_dtype", ("teacher",)), ("context", tuple(ways))):
-            if getattr(self, name) and not any(ways[way] for way in needed):
+        ways = [way for way in ("likelihood", "electric", "teacher") if getattr(self, way)]
+        if len(ways) > 1:
+            raise ValueError(f"--{ways[0]} and --{ways[1]} are two ways to learn; drop one of them")
+        read = ("likelihood", "teacher")
+        for name, needed in (("lora_rank", read[:1]), ("teacher_dtype", read[1:]), ("context", read)):
+            if getattr(self, name) and not set(ways) & set(needed):
                 option, needs = f"--{name.replace('_', '-')}", " or ".join(f"--{way}" for way in needed)
                 raise ValueError(f"{option} is for {needs} alone; add that, or drop it")
+        if ways and "pooling" in self.model_fields_set:
+            raise ValueError(f"--pooling makes one energy of a text, and --{ways[0]} has its own; drop one of them")
         if self.teacher and "objective" in self.model_fields_set:
             raise ValueError("--objective is about errors, and --teacher learns a model's scores; drop one of them")
         return self
