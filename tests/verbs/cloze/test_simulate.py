@@ -14,7 +14,15 @@ from energylm.cli.main import run as command_line
 from energylm.data.nbest import Hypothesis, NBest, read_lists, recording_of
 from energylm.errors import DataError
 from energylm.testing import assert_same_distribution
-from energylm.verbs.cloze.simulate import Confusions, ListSimulator, SpelledAlike, cut_texts, differences, spans
+from energylm.verbs.cloze.simulate import (
+    Confusions,
+    ListSimulator,
+    Neighbours,
+    SpelledAlike,
+    cut_texts,
+    differences,
+    spans,
+)
 
 
 def nbest(*texts, best=0):
@@ -104,7 +112,22 @@ def test_the_channel_is_the_likeliest():
         fitted.fit([("cat", "unknown")], seed=0)
 
 
-def rival_law(simulator, words, *, rate):
+SENTENCES = ["a cat sat", "the cat sat", "a cap", "a cap", "at a zoo", "the cab"]
+
+
+def test_words_go_with_their_neighbours():
+    """By hand: 15 words, 6 beginnings and 6 ends; the pair "a cap" twice, "a" four times, "cap" twice."""
+    neighbours = Neighbours(SENTENCES)
+    total = 15 + 12 + 0.5 * 9  # words, ends, different ones
+    cap = (2 + 2 * (2 + 0.5) / total) / (4 + 2)
+    end = (2 + 2 * (12 + 0.5) / total) / (2 + 2)
+    assert neighbours.prob(("a", "cap", "")) == pytest.approx(cap * end)
+    assert neighbours.prob(("zoo", "new")) == pytest.approx(2 * 0.5 / total / (1 + 2)) and neighbours.prob(("a",)) == 1
+    everything = ["", "a", "cat", "sat", "the", "cap", "at", "zoo", "cab"]
+    assert sum(neighbours.prob(("a", word)) for word in everything) == pytest.approx(1.0)
+
+
+def rival_law(simulator, words, *, rate, weight):
     """Of the only rival, where one place is open and changed: every place and every replacement, enumerated."""
     learnt, law = simulator.confusions, Counter()
     candidates = list(spans(len(words)))
@@ -118,23 +141,26 @@ def rival_law(simulator, words, *, rate):
             [log_prob_V] = simulator.spelled_alike.log_probs([words[start]])
             for word, log_prob in zip(simulator.spelled_alike.words, log_prob_V, strict=True):
                 replacements[(word,)] = replacements.get((word,), 0.0) + (1 - known) * math.exp(log_prob)
-        for by, p in replacements.items():
-            law[" ".join((*words[:start], *by, *words[end:]))] += of_place / sum(rates) * p
+        left, right = ("", *words)[start], (*words, "")[end]
+        weighed = {by: p * weight((left, *by, right)) for by, p in replacements.items()}
+        for by, p in weighed.items():
+            law[" ".join((*words[:start], *by, *words[end:]))] += of_place / sum(rates) * p / sum(weighed.values())
     return law
 
 
 def test_rivals_follow_their_law():
-    """4,000 lists of "a cat" against the enumerated law; one false alarm in a million. Teeth: the law of places that
-    are all alike does not fit."""
+    """4,000 lists of "a cat" against the enumerated law; one false alarm in a million. Teeth: the laws of places that
+    are all alike, and of words that go with any others, do not fit."""
     lists = [
         nbest("a cat sat", "a cap sat"),
         nbest("so a cat", "so a cap"),
         nbest("a cat", "the cat"),
         nbest("it is it", "it is"),
     ]
-    simulator = ListSimulator(Confusions.of(lists), SpelledAlike(COUNTS, commonness=0.5, distance_cost=1.0))
-    rate = simulator.confusions.rate
-    law = rival_law(simulator, ("a", "cat"), rate=rate)
+    alike = SpelledAlike(COUNTS, commonness=0.5, distance_cost=1.0)
+    simulator = ListSimulator(Confusions.of(lists), alike, Neighbours(SENTENCES), drawn=200)
+    rate, weight = simulator.confusions.rate, simulator.neighbours.prob
+    law = rival_law(simulator, ("a", "cat"), rate=rate, weight=weight)
     drawn = Counter()
     for number in range(4000):
         made = simulator.simulate("a cat", hypotheses=2, random=Random(number), utterance="u")
@@ -143,14 +169,15 @@ def test_rivals_follow_their_law():
     assert set(drawn) <= set(law)
     counts = torch.tensor([drawn[text] for text in law])
     assert_same_distribution(counts, torch.tensor(list(law.values())), false_alarm=1e-6)
-    alike = rival_law(simulator, ("a", "cat"), rate=lambda words: float(rate(words) > 0))
-    with pytest.raises(AssertionError):
-        assert_same_distribution(counts, torch.tensor([alike[text] for text in law]), false_alarm=1e-6)
+    for wrong in ({"rate": lambda words: float(rate(words) > 0)}, {"weight": lambda words: 1.0}):
+        other = rival_law(simulator, ("a", "cat"), **{"rate": rate, "weight": weight} | wrong)
+        with pytest.raises(AssertionError):
+            assert_same_distribution(counts, torch.tensor([other[text] for text in law]), false_alarm=1e-6)
 
 
 def test_rivals_differ_and_keep_what_is_not_open():
     """All different, never empty, each within reach of the text; a text that has nothing to confuse stands alone."""
-    simulator = ListSimulator.fitted(LISTS, Counter("a cat sat on the mat so a cap is it".split()), seed=0)
+    simulator = ListSimulator.fitted(LISTS, ["a cat sat on the mat so a cap is it"], seed=0)
     made = simulator.simulate("so a cat sat", hypotheses=6, random=Random(3), utterance="u")
     texts = [each.text for each in made.hypotheses]
     assert len(set(texts)) == len(texts) > 2 and all(texts) and {each.score for each in made.hypotheses} == {0.0}

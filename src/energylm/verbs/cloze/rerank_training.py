@@ -1,7 +1,7 @@
 """The work of `energylm rerank train`: an energy for each fold, one for all lists, λ by scores that no list tuned.
 
-OUTPUT/model/            the energy that learnt from all lists: with `--likelihood` a language model, with `--teacher`
-                         an Electric
+OUTPUT/model/            the energy that learnt from all lists: with `--likelihood` a language model, with `--electric`
+                         or `--teacher` an Electric
 OUTPUT/folds/1/ …        those that learnt from all lists but a fold
 OUTPUT/reranker.json     what `energylm rerank OUTPUT` takes for its options: scorers, terms and their λ
 OUTPUT/blocks/           the scores of the other scorers and of the teacher, kept

@@ -8,10 +8,12 @@
     replacement        of seen ones with probability N / (N + κ), by their counts, N in all; else a word spelled alike:
                        p(b | a) ∝ c_b^ρ · exp(−σ d(a, b))   c_b: occurrences, d: letters to change; ρ and σ by maximum
                        likelihood of the words that the lists confuse
+    in their place     of several replacements each is kept by importance P(left, b, right): a recogniser writes what
+                       goes with the words around it. P by pairs of words of the texts
 
 A rival changes as many of the open places as rivals of the lists do. The text itself comes first, and is the reference.
-Nobody has heard it, so all scores are 0: such lists teach what a scorer thinks of words (`rerank train --teacher`), or
-with a uniform base model what a text looks like beside its confusions.
+Nobody has heard it, so all scores are 0: such lists teach, with a uniform base model, what a text looks like beside
+its confusions (`rerank train --electric`), or what a scorer thinks of words (`--teacher`).
 
 After the hallucinated lists of Sagae et al. 2012; pairs of words and a channel over spelling in place of their phrases
 and phones.
@@ -24,6 +26,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -56,6 +59,8 @@ PRIOR = 1.0  # κ, occurrences
 PAIRS_TO_FIT, FEW_PAIRS = 400, 50  # for two numbers
 NEAREST = 200  # words spelled alike that are drawn from
 REPLACEMENTS = 3  # of a place, which the rivals of a list share
+DRAWN = 24  # of which these are chosen by the words around them
+PAIR_PRIOR = 2.0  # occurrences of a word before single words tell
 TRIES = 8  # for each rival, until it differs from all others
 LISTS_FILE = "lists.jsonl"
 
@@ -83,8 +88,8 @@ class SimulateLists(Verb):
 
     Texts are cut as the lists are long, from the beginnings of sentences on, in words as recognisers write them. Each
     comes with rivals in which words are replaced as the recogniser's lists replace them, or by words that are spelled
-    alike. What cannot be had in numbers, lists of spoken text, can then be had in any number: for `rerank train
-    --teacher`, which needs neither references nor the recogniser's scores (they are 0 here).
+    alike, where they go with the words around them. What cannot be had in numbers, lists of spoken text, can then be had
+    in any number: for `rerank train`, which takes the text for the reference. The recogniser's scores are all 0.
     """
 
     examples = (
@@ -121,8 +126,7 @@ class SimulateLists(Verb):
             for document in source.documents()
             for sentence in document.pieces
         ]
-        counts = Counter(word for sentence in sentences for word in sentence.split())
-        simulator = ListSimulator.fitted(lists, counts, seed=self.seed)
+        simulator = ListSimulator.fitted(lists, sentences, seed=self.seed)
         lengths = simulator.confusions.lengths
         texts = list(cut_texts(sentences, lengths, Random(derive_seed(self.seed, "lengths of texts"))))
         if not texts:
@@ -325,9 +329,31 @@ class SpelledAlike:
         if word not in self._nearest:
             [log_prob_V] = self.log_probs([word])
             likeliest = np.argpartition(-log_prob_V, min(NEAREST, len(log_prob_V) - 1))[:NEAREST]
-            self._nearest[word] = [self.words[index] for index in likeliest], np.exp(log_prob_V[likeliest]).tolist()
-        candidates, weights = self._nearest[word]
-        return random.choices(candidates, weights)[0]
+            upto = np.exp(log_prob_V[likeliest]).cumsum().tolist()
+            self._nearest[word] = [self.words[index] for index in likeliest], upto
+        candidates, upto = self._nearest[word]
+        return random.choices(candidates, cum_weights=upto)[0]
+
+
+class Neighbours:
+    """P of words by the one before each: (c_ab + κ p_b) / (c_a + κ), p_b ∝ c_b + ½; texts have an empty word around."""
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self.single: Counter[str] = Counter()
+        self.pairs: Counter[tuple[str, str]] = Counter()
+        for sentence in sentences:
+            words = ["", *sentence.split(), ""]
+            self.single.update(words)
+            self.pairs.update(pairwise(words))
+        self.total = self.single.total() + 0.5 * len(self.single)
+
+    def prob(self, words: Iterable[str]) -> float:
+        """Of all but the first."""
+        value = 1.0
+        for before, word in pairwise(words):
+            alone = (self.single[word] + 0.5) / self.total
+            value *= (self.pairs[before, word] + PAIR_PRIOR * alone) / (self.single[before] + PAIR_PRIOR)
+        return value
 
 
 @dataclass(frozen=True)
@@ -336,23 +362,23 @@ class ListSimulator:
 
     confusions: Confusions
     spelled_alike: SpelledAlike
+    neighbours: Neighbours
+    drawn: int = DRAWN
 
     @classmethod
-    def fitted(cls, lists: Sequence[NBest], counts: Counter[str], *, seed: int) -> "ListSimulator":
-        """`counts`: of the words of the texts; those of the lists are added, so that there are no others to draw."""
+    def fitted(cls, lists: Sequence[NBest], sentences: Sequence[str], *, seed: int) -> "ListSimulator":
+        """To the words of the sentences, and those of the lists: there are no others to draw."""
         confusions = Confusions.of(lists)
+        counts = Counter(word for sentence in sentences for word in sentence.split())
         heard = Counter(word for each in lists for every in each.hypotheses for word in every.text.split())
         alike = SpelledAlike(counts + heard)
         alike.fit(confusions.pairs, seed=seed)
-        return cls(confusions, alike)
+        return cls(confusions, alike, Neighbours(sentences))
 
     def simulate(self, text: str, *, hypotheses: int, random: Random, utterance: str) -> NBest:
         """The text and its rivals, all different; fewer than `hypotheses` where no more were found."""
         words = tuple(text.split())
-        choices = [
-            (span, [self._replacement(words[slice(*span)], random) for _ in range(REPLACEMENTS)])
-            for span in self._open_places(words, random)
-        ]
+        choices = [(span, self._replacements(words, span, random)) for span in self._open_places(words, random)]
         texts = dict.fromkeys([text])
         for _ in range(TRIES * (hypotheses - 1)):
             if len(texts) == hypotheses or not choices:
@@ -377,6 +403,12 @@ class ListSimulator:
             if len(chosen) < count and not any(_overlap(span, other) for other in chosen):
                 chosen.append(span)
         return chosen
+
+    def _replacements(self, words: Words, span: Span, random: Random) -> list[Words]:
+        """Drawn by what the lists confuse, resampled by the words around."""
+        left, right = ("", *words)[span[0]], (*words, "")[span[1]]
+        drawn = [self._replacement(words[slice(*span)], random) for _ in range(self.drawn)]
+        return random.choices(drawn, [self.neighbours.prob((left, *by, right)) for by in drawn], k=REPLACEMENTS)
 
     def _replacement(self, words: Words, random: Random) -> Words:
         seen = self.confusions.replaced.get(words, Counter())
