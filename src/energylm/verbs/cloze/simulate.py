@@ -88,8 +88,8 @@ class SimulateLists(Verb):
 
     Texts are cut as the lists are long, from the beginnings of sentences on, in words as recognisers write them. Each
     comes with rivals in which words are replaced as the recogniser's lists replace them, or by words that are spelled
-    alike, where they go with the words around them. What cannot be had in numbers, lists of spoken text, can then be had
-    in any number: for `rerank train`, which takes the text for the reference. The recogniser's scores are all 0.
+    alike, where they go with the words around them. What cannot be had in numbers, lists of spoken text, can then be
+    had in any number: for `rerank train`, which takes the text for the reference. The recogniser's scores are all 0.
     """
 
     examples = (
