@@ -367,6 +367,7 @@ NEED_MORE = {  # models of `energylm models get`, or files beside the corpora
     "clark2020/table2",
     "clark2020/table4",
     "clark2020/table5",
+    "clark2020/starts",
     "goyal2021/fig6_2",
 }
 # Recipes without a choice of corpora read files of ENERGYLM_DATA: their own tests make these up.
