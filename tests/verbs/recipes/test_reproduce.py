@@ -380,9 +380,11 @@ ON_CORPORA = [
 
 
 @pytest.mark.parametrize(("name", "scale"), ON_CORPORA)
-def test_every_recipe_on_corpora_can_be_planned_offline(name, scale, store):
+def test_every_recipe_on_corpora_can_be_planned_offline(name, scale, store, request):
     """All settings pass the configs of their pipelines, all references lead to steps, all predicates can be read. At
-    scale mini on the default corpus, which comes last and is always here."""
+    scale mini on the default corpus, which comes last and is always here; scale desk reads data sets."""
+    if scale == "desk":
+        request.getfixturevalue("data_folder")
     alternatives = list(load_recipe(name).scales[scale].corpora)
     corpus = alternatives[-1] if scale == "mini" else alternatives[0]
     plan = plan_recipe(name, scale=scale, corpus=corpus, store=store)
