@@ -14,15 +14,17 @@ from energylm.cli.main import run as command_line
 from energylm.data.nbest import Hypothesis, NBest, read_lists, recording_of
 from energylm.errors import DataError
 from energylm.testing import assert_same_distribution
-from energylm.verbs.cloze.simulate import (
+from energylm.verbs.cloze.list_simulator import (
+    TRIES,
     Confusions,
     ListSimulator,
+    Misspellings,
     Neighbours,
     SpelledAlike,
-    cut_texts,
     differences,
     spans,
 )
+from energylm.verbs.cloze.simulate import cut_texts
 
 
 def nbest(*texts, best=0):
@@ -127,30 +129,84 @@ def test_words_go_with_their_neighbours():
     assert sum(neighbours.prob(("a", word)) for word in everything) == pytest.approx(1.0)
 
 
-def rival_law(simulator, words, *, rate, weight):
-    """Of the only rival, where one place is open and changed: every place and every replacement, enumerated."""
-    learnt, law = simulator.confusions, Counter()
+PAIRS = [("cat", "kat"), ("cap", "kap"), ("tab", "taab"), ("cat", "cap"), ("cod", "cot"), ("cub", "ckb")]
+KNOWN = {"cat", "cap", "tab", "cot", "cod", "kab"}
+
+
+def misspelling_law(misspellings, word, *, rate, known):
+    """Of one place that is open, enumerated: what stays or is known is drawn again, at last the word itself."""
+    letters, once = misspellings.letters, Counter()
+    rates = {(start, end): rate(tuple(word[start:end])) for start, end in spans(len(word))}
+    for (start, end), of_place in rates.items():
+        seen = letters.replaced.get(tuple(word[start:end])) or Counter({tuple(word[start:end]): 1})
+        for by, count in seen.items():
+            once[word[:start] + "".join(by) + word[end:]] += of_place / sum(rates.values()) * count / seen.total()
+    again = sum(once[text] for text in once if text in known)
+    law = Counter({text: p * (1 - again**TRIES) / (1 - again) for text, p in once.items() if text not in known})
+    law[word] += again**TRIES
+    return law
+
+
+def test_misspellings_follow_their_law():
+    """Four of six pairs end in what is no word: "k" for a "c" twice and for a "u", and an "a" too many. 3,000 draws for
+    "cab" against the law; "kab" is a word here and refused. Teeth: the laws of letters that are all alike, and without
+    refusals, do not fit."""
+    misspellings = Misspellings.of(PAIRS, known=KNOWN)
+    assert misspellings.share == 4 / 6 and misspellings.letters.replaced[("c",)] == {("k",): 2}
+    rate = misspellings.letters.rate
+    law = misspelling_law(misspellings, "cab", rate=rate, known=KNOWN | {"cab"})
+    drawn = Counter(misspellings.draw("cab", Random(number)) for number in range(3000))
+    assert set(drawn) <= set(law) and drawn["kab"] == 0
+    counts = torch.tensor([drawn[text] for text in law])
+    assert_same_distribution(counts, torch.tensor(list(law.values())), false_alarm=1e-6)
+    wrong = [{"rate": lambda letters: float(rate(letters) > 0)}, {"known": {"cab"}}]
+    for mistake in wrong:
+        other = misspelling_law(misspellings, "cab", **{"rate": rate, "known": KNOWN | {"cab"}} | mistake)
+        texts = sorted({*law, *other})
+        with pytest.raises(AssertionError):
+            assert_same_distribution(
+                torch.tensor([drawn[text] for text in texts]),
+                torch.tensor([other[text] for text in texts]),
+                false_alarm=1e-6,
+            )
+    nothing = Misspellings.of([("cat", "cap")], known=KNOWN)
+    assert nothing.share == 0 and nothing.letters is None
+
+
+def rival_law(simulator, words, *, rate, weight, has_neighbours):
+    """Of the only rival, where one place is open and changed: every place and every replacement, enumerated. What has
+    no neighbours keeps its share, the others share theirs by weight."""
+    learnt, misspellings, law = simulator.confusions, simulator.misspellings, Counter()
     candidates = list(spans(len(words)))
     rates = [rate(words[start:end]) for start, end in candidates]
     for (start, end), of_place in zip(candidates, rates, strict=True):
         seen = learnt.replaced.get(words[start:end], Counter())
-        replacements = {by: count / seen.total() for by, count in seen.items()}
+        replacements = Counter({by: count / seen.total() for by, count in seen.items()})
         if end - start == 1:
-            known = seen.total() / (seen.total() + 1)
-            replacements = {by: known * p for by, p in replacements.items()}
+            known, share = seen.total() / (seen.total() + 1), misspellings.share
+            replacements = Counter({by: known * p for by, p in replacements.items()})
             [log_prob_V] = simulator.spelled_alike.log_probs([words[start]])
             for word, log_prob in zip(simulator.spelled_alike.words, log_prob_V, strict=True):
-                replacements[(word,)] = replacements.get((word,), 0.0) + (1 - known) * math.exp(log_prob)
+                replacements[(word,)] += (1 - known) * (1 - share) * math.exp(log_prob)
+            if share:
+                refused = misspellings.known | {words[start]}
+                letters = {"rate": misspellings.letters.rate, "known": refused}
+                for word, p in misspelling_law(misspellings, words[start], **letters).items():
+                    replacements[(word,)] += (1 - known) * share * p
         left, right = ("", *words)[start], (*words, "")[end]
-        weighed = {by: p * weight((left, *by, right)) for by, p in replacements.items()}
-        for by, p in weighed.items():
-            law[" ".join((*words[:start], *by, *words[end:]))] += of_place / sum(rates) * p / sum(weighed.values())
+        with_neighbours = {by: p for by, p in replacements.items() if all(map(has_neighbours, by))}
+        weighed = {by: p * weight((left, *by, right)) for by, p in with_neighbours.items()}
+        factor = sum(with_neighbours.values()) / (sum(weighed.values()) or 1.0)
+        for by, p in replacements.items():
+            kept = weighed[by] * factor if by in weighed else p
+            law[" ".join((*words[:start], *by, *words[end:]))] += of_place / sum(rates) * kept
     return law
 
 
-def test_rivals_follow_their_law():
+@pytest.mark.parametrize("misspelled", [False, True])
+def test_rivals_follow_their_law(misspelled):
     """4,000 lists of "a cat" against the enumerated law; one false alarm in a million. Teeth: the laws of places that
-    are all alike, and of words that go with any others, do not fit."""
+    are all alike, of words that go with any others, and of misspellings that need neighbours do not fit."""
     lists = [
         nbest("a cat sat", "a cap sat"),
         nbest("so a cat", "so a cap"),
@@ -158,21 +214,32 @@ def test_rivals_follow_their_law():
         nbest("it is it", "it is"),
     ]
     alike = SpelledAlike(COUNTS, commonness=0.5, distance_cost=1.0)
-    simulator = ListSimulator(Confusions.of(lists), alike, Neighbours(SENTENCES), drawn=200)
-    rate, weight = simulator.confusions.rate, simulator.neighbours.prob
-    law = rival_law(simulator, ("a", "cat"), rate=rate, weight=weight)
+    misspellings = Misspellings.of(PAIRS if misspelled else [("cat", "cap")], known=KNOWN | {"a", "the"})
+    neighbours = Neighbours(SENTENCES)
+    simulator = ListSimulator(Confusions.of(lists), alike, neighbours, misspellings, drawn=200)
+    right = {
+        "rate": simulator.confusions.rate,
+        "weight": neighbours.prob,
+        "has_neighbours": lambda word: word in neighbours.single,
+    }
+    law = rival_law(simulator, ("a", "cat"), **right)
+    assert sum(law.values()) == pytest.approx(1.0)
+    law.pop("a cat", None)  # no rival: drawn again
     drawn = Counter()
     for number in range(4000):
         made = simulator.simulate("a cat", hypotheses=2, random=Random(number), utterance="u")
         assert made.reference == made.hypotheses[0].text == "a cat" and len(made.hypotheses) == 2
         drawn[made.hypotheses[1].text] += 1
-    assert set(drawn) <= set(law)
+    assert set(drawn) <= set(law) and (drawn["a kat"] > 0) == misspelled
     counts = torch.tensor([drawn[text] for text in law])
-    assert_same_distribution(counts, torch.tensor(list(law.values())), false_alarm=1e-6)
-    for wrong in ({"rate": lambda words: float(rate(words) > 0)}, {"weight": lambda words: 1.0}):
-        other = rival_law(simulator, ("a", "cat"), **{"rate": rate, "weight": weight} | wrong)
+    total = sum(law.values())
+    assert_same_distribution(counts, torch.tensor([p / total for p in law.values()]), false_alarm=1e-6)
+    mistakes = [{"rate": lambda words: float(right["rate"](words) > 0)}, {"weight": lambda words: 1.0}]
+    for wrong in [*mistakes, *([{"has_neighbours": lambda word: True}] if misspelled else [])]:
+        other = rival_law(simulator, ("a", "cat"), **right | wrong)
         with pytest.raises(AssertionError):
-            assert_same_distribution(counts, torch.tensor([other[text] for text in law]), false_alarm=1e-6)
+            total = sum(other[text] for text in law)
+            assert_same_distribution(counts, torch.tensor([other[text] / total for text in law]), false_alarm=1e-6)
 
 
 def test_rivals_differ_and_keep_what_is_not_open():
@@ -218,7 +285,7 @@ def test_lists_are_made_of_text(tmp_path, lists, capsys):
     text.write_text(TEXT * 5)
     simulate(lists, text, tmp_path / "out", "--hypotheses", "4", "--json", str(tmp_path / "made.json"))
     said = capsys.readouterr().err
-    assert "whose scores are all 0" in said and "the lists confuse 4 pairs of words only" in said
+    assert "whose scores are all 0" in said and "the lists confuse 2 pairs of words only" in said
     made, told = read_lists(tmp_path / "out" / "lists.jsonl"), json.loads((tmp_path / "made.json").read_text())
     assert told["lists"] == told["texts"] == len(made) and told["learnt_from"] == 2 and told["confusions"] == 6
     assert told["hypotheses"] == sum(len(each.hypotheses) for each in made) and "path" not in told
@@ -264,6 +331,7 @@ def test_texts_begin_with_sentences(tmp_path):
     [
         ("So it is.", {"u": ["A", "A"]}, "nothing to imitate"),
         ("3 + 4 = 7", None, "no sentence of words"),
+        ("The clerk.", None, "too little for a list"),
         (None, None, "does not exist"),
     ],
 )

@@ -1,67 +1,41 @@
 """N-best lists of texts that nobody has spoken, made by what a recogniser confuses in the lists that it has written:
 `energylm rerank simulate`. OUTPUT/lists.jsonl has a list a line, in a format that `rerank` and `rerank train` read.
 
-    learnt of lists    the words of the recogniser's best hypothesis are aligned with those of each rival; a run of
-                       words that differs is a place that is open, and what stands there in the rival replaces it
-    open places        as many as a list has; where:   p(place) ∝ (k + κ r) / (n + κ)     k: times that its words were
-                       open, n: times that they stood in a best hypothesis, r: the rate k / n of words with n = 1
-    replacement        of seen ones with probability N / (N + κ), by their counts, N in all; else a word spelled alike:
-                       p(b | a) ∝ c_b^ρ · exp(−σ d(a, b))   c_b: occurrences, d: letters to change; ρ and σ by maximum
-                       likelihood of the words that the lists confuse
-    in their place     of several replacements each is kept by importance P(left, b, right): a recogniser writes what
-                       goes with the words around it. P by pairs of words of the texts
+The text itself comes first in its list, and is the reference. Nobody has heard it, so all scores are 0: such lists
+teach, with a uniform base model, what a text looks like beside its confusions (`rerank train --electric`), or what a
+scorer thinks of words (`--teacher`).
 
-A rival changes as many of the open places as rivals of the lists do. The text itself comes first, and is the reference.
-Nobody has heard it, so all scores are 0: such lists teach, with a uniform base model, what a text looks like beside
-its confusions (`rerank train --electric`), or what a scorer thinks of words (`--teacher`).
-
-After the hallucinated lists of Sagae et al. 2012; pairs of words and a channel over spelling in place of their phrases
-and phones.
-
-Relations  `data.nbest` reads lists; `data.sources` gives the sentences; `rerank_training` learns from both.
+Relations  `list_simulator` has the law of rivals; `data.sources` has the sentences; `rerank_training` learns from both.
 """
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from energylm.config.base import Strings
 from energylm.config.cloze import NBestFormat
 from energylm.config.texts import SourceSettings
-from energylm.data.nbest import Hypothesis, NBest, read_lists, recognisers_best
+from energylm.data.nbest import NBest, read_lists
 from energylm.data.sources import open_sources
-from energylm.errors import DataError, extra
+from energylm.errors import DataError
 from energylm.files import atomic_file
 from energylm.jobs.job import DEFAULT_JOB, Job
-from energylm.progress import progress, say
+from energylm.progress import progress
 from energylm.randomness import derive_seed, shuffled
 from energylm.records import LOCAL, Record
+from energylm.verbs.cloze.list_simulator import ListSimulator
 from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
 
-T = TypeVar("T")
-Words = tuple[str, ...]
-Span = tuple[int, int]  # first word, and the one after the last
-LONGEST = 3  # words of a place, and of what replaces them
-PRIOR = 1.0  # κ, occurrences
-PAIRS_TO_FIT, FEW_PAIRS = 400, 50  # for two numbers
-NEAREST = 200  # words spelled alike that are drawn from
-REPLACEMENTS = 3  # of a place, which the rivals of a list share
-DRAWN = 24  # of which these are chosen by the words around them
-PAIR_PRIOR = 2.0  # occurrences of a word before single words tell
-TRIES = 8  # for each rival, until it differs from all others
 LISTS_FILE = "lists.jsonl"
 
 
@@ -77,6 +51,7 @@ class SimulatedLists(Record):
     confusions: int  # different ones that these had
     commonness: float  # ρ
     distance_cost: float  # σ
+    no_words: float  # share of confused words that the text does not have
     path: Path = field(metadata=LOCAL)
 
     def summary(self) -> str:
@@ -87,9 +62,10 @@ class SimulateLists(Verb):
     """Make n-best lists of any text, with the confusions of a recogniser whose lists are given.
 
     Texts are cut as the lists are long, from the beginnings of sentences on, in words as recognisers write them. Each
-    comes with rivals in which words are replaced as the recogniser's lists replace them, or by words that are spelled
-    alike, where they go with the words around them. What cannot be had in numbers, lists of spoken text, can then be
-    had in any number: for `rerank train`, which takes the text for the reference. The recogniser's scores are all 0.
+    comes with rivals in which words are replaced as the recogniser's lists replace them, by words that are spelled
+    alike where they go with the words around them, or by misspellings like the recogniser's own. What cannot be had in
+    numbers, lists of spoken text, can then be had in any number: for `rerank train`, which takes the text for the
+    reference. The recogniser's scores are all 0.
     """
 
     examples = (
@@ -126,11 +102,13 @@ class SimulateLists(Verb):
             for document in source.documents()
             for sentence in document.pieces
         ]
+        if not sentences:
+            raise DataError("the text has no sentence of words; give plain text, or name its format as in jsonl:FILE")
         simulator = ListSimulator.fitted(lists, sentences, seed=self.seed)
         lengths = simulator.confusions.lengths
         texts = list(cut_texts(sentences, lengths, Random(derive_seed(self.seed, "lengths of texts"))))
         if not texts:
-            raise DataError("the text has no sentence of words; give plain text, or name its format as in jsonl:FILE")
+            raise DataError(f"the text has {len(sentences)} sentences, too little for a list; give more of it")
         count = min(self.count or len(texts), len(texts))
         chosen = np.sort(shuffled(np.arange(count), len(texts), seed=derive_seed(self.seed, "texts")))
         hypotheses = words = 0
@@ -156,6 +134,7 @@ class SimulateLists(Verb):
             confusions=sum(map(len, simulator.confusions.replaced.values())),
             commonness=alike.commonness,
             distance_cost=alike.distance_cost,
+            no_words=simulator.misspellings.share,
             path=path,
         )
 
@@ -188,238 +167,3 @@ def as_record(of_list: NBest) -> dict[str, object]:
         "reference": of_list.reference,
         "hypotheses": [asdict(each) for each in of_list.hypotheses],
     }
-
-
-@dataclass
-class Confusions:
-    """What the lists of a recogniser say of its mistakes."""
-
-    replaced: dict[Words, Counter[Words]] = field(default_factory=lambda: defaultdict(Counter))
-    opened: Counter[Words] = field(default_factory=Counter)  # k
-    occurred: Counter[Words] = field(default_factory=Counter)  # n
-    open_places: Counter[int] = field(default_factory=Counter)  # of a list
-    changed_places: Counter[int] = field(default_factory=Counter)  # of a rival
-    lengths: Counter[int] = field(default_factory=Counter)  # words of a best hypothesis
-
-    @classmethod
-    def of(cls, lists: Iterable[NBest]) -> "Confusions":
-        learnt = cls()
-        for of_list in lists:
-            best = tuple(of_list.hypotheses[recognisers_best(of_list)].text.split())
-            places: set[Span] = set()
-            for rival in of_list.hypotheses:
-                changes = differences(best, tuple(rival.text.split()))
-                for span, by in changes:
-                    learnt.replaced[best[slice(*span)]][by] += 1
-                places.update(span for span, _ in changes)
-                learnt.changed_places[len(changes)] += bool(changes)
-            for start, end in places:
-                learnt.opened[best[start:end]] += 1
-            for start, end in spans(len(best)):
-                learnt.occurred[best[start:end]] += 1
-            learnt.open_places[len(places)] += bool(places)
-            learnt.lengths[len(best)] += bool(best)
-        if not +learnt.open_places:
-            raise DataError("no list has hypotheses that differ in a few words, so there is nothing to imitate")
-        return learnt
-
-    @cached_property
-    def rate_of_rare(self) -> float:
-        """r: how often a word is open that occurs once."""
-        once = [words for words, count in self.occurred.items() if count == 1 and len(words) == 1]
-        return (sum(self.opened[words] > 0 for words in once) + 0.5) / (len(once) + 1)
-
-    def rate(self, words: Words) -> float:
-        """How readily a place with these words is open; 0 for several words, or none, that never were."""
-        if len(words) != 1:
-            return self.opened[words] / self.occurred[words] if self.opened[words] else 0.0
-        return (self.opened[words] + PRIOR * self.rate_of_rare) / (self.occurred[words] + PRIOR)
-
-    @property
-    def pairs(self) -> list[tuple[str, str]]:
-        """Every pair of single words of which one replaces the other, once."""
-        return [
-            (source[0], by[0])
-            for source, all_of in self.replaced.items()
-            for by in all_of
-            if len(source) == len(by) == 1
-        ]
-
-
-def differences(best: Words, rival: Words) -> list[tuple[Span, Words]]:
-    """Runs of words of `best` that `rival` has otherwise, with what it has; none where a run is long."""
-    with extra("rerank"):
-        from rapidfuzz.distance import Levenshtein
-
-    runs: list[tuple[int, int, int, int]] = []
-    for step in Levenshtein.opcodes(best, rival):
-        if step.tag == "equal":
-            continue
-        start, by_start = step.src_start, step.dest_start
-        if runs and runs[-1][1] == start and runs[-1][3] == by_start:
-            start, _, by_start, _ = runs.pop()
-        runs.append((start, step.src_end, by_start, step.dest_end))
-    if any(max(end - start, by_end - by_start) > LONGEST for start, end, by_start, by_end in runs):
-        return []
-    return [((start, end), rival[by_start:by_end]) for start, end, by_start, by_end in runs]
-
-
-def spans(length: int) -> Iterator[Span]:
-    """All places of a text: between words, and up to `LONGEST` of them."""
-    return ((start, end) for start in range(length + 1) for end in range(start, min(length, start + LONGEST) + 1))
-
-
-class SpelledAlike:
-    """p(b | a) over a vocabulary, by how common b is and how far its letters are from a's."""
-
-    def __init__(self, counts: Counter[str], *, commonness: float = 1.0, distance_cost: float = 1.0) -> None:
-        self.words = sorted(counts)
-        self.log_count_V = np.log([counts[word] for word in self.words])
-        self.commonness, self.distance_cost = commonness, distance_cost
-        self._nearest: dict[str, tuple[list[str], list[float]]] = {}
-
-    def distances(self, words: Sequence[str]) -> NDArray[np.float64]:
-        """(A, V) letters to change."""
-        with extra("rerank"):
-            from rapidfuzz.distance import Levenshtein
-            from rapidfuzz.process import cdist
-
-        return np.asarray(cdist(words, self.words, scorer=Levenshtein.distance, dtype=np.int32), float)
-
-    def log_probs(self, words: Sequence[str]) -> NDArray[np.float64]:
-        """(A, V) log p(b | a); no word replaces itself."""
-        return self._log_probs(self.distances(words), self.commonness, self.distance_cost)
-
-    def _log_probs(
-        self, distance_AV: NDArray[np.float64], commonness: float, distance_cost: float
-    ) -> NDArray[np.float64]:
-        score_AV = np.where(distance_AV > 0, commonness * self.log_count_V - distance_cost * distance_AV, -np.inf)
-        score_AV -= score_AV.max(1, keepdims=True)
-        score_AV -= np.log(np.exp(score_AV).sum(1, keepdims=True))
-        return score_AV
-
-    def fit(self, pairs: Sequence[tuple[str, str]], *, seed: int) -> None:
-        """ρ and σ under which `pairs` are likeliest (concave, two numbers), some of them chosen at random."""
-        with extra("rerank"):
-            from scipy.optimize import minimize
-
-        position = {word: index for index, word in enumerate(self.words)}
-        known = [(a, b) for a, b in pairs if b in position and a != b]
-        if not known:
-            raise DataError("no word of the lists is mistaken for one of the text's; give text of the same language")
-        if len(known) < FEW_PAIRS:
-            say(f"energylm: the lists confuse {len(known)} pairs of words only; longer files of lists imitate better")
-        known = Random(derive_seed(seed, "pairs to fit")).sample(known, min(PAIRS_TO_FIT, len(known)))
-        distance_AV = self.distances([a for a, _ in known])
-        rows_A, said_A = np.arange(len(known)), np.array([position[b] for _, b in known])
-
-        def loss(theta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-            log_prob_AV = self._log_probs(distance_AV, *theta)
-            prob_AV = np.exp(log_prob_AV)
-            commoner_A = self.log_count_V[said_A] - prob_AV @ self.log_count_V
-            nearer_A = (prob_AV * distance_AV).sum(1) - distance_AV[rows_A, said_A]
-            return -log_prob_AV[rows_A, said_A].mean(), -np.array([commoner_A.mean(), nearer_A.mean()])
-
-        found = minimize(loss, np.array([self.commonness, self.distance_cost]), jac=True, method="L-BFGS-B")
-        self.commonness, self.distance_cost = map(float, found.x)
-        self._nearest.clear()
-
-    def draw(self, word: str, random: Random) -> str:
-        """One of the likeliest `NEAREST`."""
-        if word not in self._nearest:
-            [log_prob_V] = self.log_probs([word])
-            likeliest = np.argpartition(-log_prob_V, min(NEAREST, len(log_prob_V) - 1))[:NEAREST]
-            upto = np.exp(log_prob_V[likeliest]).cumsum().tolist()
-            self._nearest[word] = [self.words[index] for index in likeliest], upto
-        candidates, upto = self._nearest[word]
-        return random.choices(candidates, cum_weights=upto)[0]
-
-
-class Neighbours:
-    """P of words by the one before each: (c_ab + κ p_b) / (c_a + κ), p_b ∝ c_b + ½; texts have an empty word around."""
-
-    def __init__(self, sentences: Iterable[str]) -> None:
-        self.single: Counter[str] = Counter()
-        self.pairs: Counter[tuple[str, str]] = Counter()
-        for sentence in sentences:
-            words = ["", *sentence.split(), ""]
-            self.single.update(words)
-            self.pairs.update(pairwise(words))
-        self.total = self.single.total() + 0.5 * len(self.single)
-
-    def prob(self, words: Iterable[str]) -> float:
-        """Of all but the first."""
-        value = 1.0
-        for before, word in pairwise(words):
-            alone = (self.single[word] + 0.5) / self.total
-            value *= (self.pairs[before, word] + PAIR_PRIOR * alone) / (self.single[before] + PAIR_PRIOR)
-        return value
-
-
-@dataclass(frozen=True)
-class ListSimulator:
-    """Lists of any text by what one recogniser confuses."""
-
-    confusions: Confusions
-    spelled_alike: SpelledAlike
-    neighbours: Neighbours
-    drawn: int = DRAWN
-
-    @classmethod
-    def fitted(cls, lists: Sequence[NBest], sentences: Sequence[str], *, seed: int) -> "ListSimulator":
-        """To the words of the sentences, and those of the lists: there are no others to draw."""
-        confusions = Confusions.of(lists)
-        counts = Counter(word for sentence in sentences for word in sentence.split())
-        heard = Counter(word for each in lists for every in each.hypotheses for word in every.text.split())
-        alike = SpelledAlike(counts + heard)
-        alike.fit(confusions.pairs, seed=seed)
-        return cls(confusions, alike, Neighbours(sentences))
-
-    def simulate(self, text: str, *, hypotheses: int, random: Random, utterance: str) -> NBest:
-        """The text and its rivals, all different; fewer than `hypotheses` where no more were found."""
-        words = tuple(text.split())
-        choices = [(span, self._replacements(words, span, random)) for span in self._open_places(words, random)]
-        texts = dict.fromkeys([text])
-        for _ in range(TRIES * (hypotheses - 1)):
-            if len(texts) == hypotheses or not choices:
-                break
-            count = min(_drawn(self.confusions.changed_places, random), len(choices))
-            rival = list(words)
-            for (start, end), replacements in sorted(random.sample(choices, count), reverse=True):
-                rival[start:end] = random.choice(replacements)
-            if rival:
-                texts[" ".join(rival)] = None
-        return NBest(utterance, text, tuple(Hypothesis(each, 0.0) for each in texts))
-
-    def _open_places(self, words: Words, random: Random) -> list[Span]:
-        """Drawn one after the other by their rates, without replacement (Efraimidis & Spirakis 2006) or overlap."""
-        keys = {}
-        for span in spans(len(words)):
-            if rate := self.confusions.rate(words[slice(*span)]):
-                keys[span] = random.random() ** (1 / rate)
-        chosen: list[Span] = []
-        count = _drawn(self.confusions.open_places, random)
-        for span in sorted(keys, key=keys.__getitem__, reverse=True):
-            if len(chosen) < count and not any(_overlap(span, other) for other in chosen):
-                chosen.append(span)
-        return chosen
-
-    def _replacements(self, words: Words, span: Span, random: Random) -> list[Words]:
-        """Drawn by what the lists confuse, resampled by the words around."""
-        left, right = ("", *words)[span[0]], (*words, "")[span[1]]
-        drawn = [self._replacement(words[slice(*span)], random) for _ in range(self.drawn)]
-        return random.choices(drawn, [self.neighbours.prob((left, *by, right)) for by in drawn], k=REPLACEMENTS)
-
-    def _replacement(self, words: Words, random: Random) -> Words:
-        seen = self.confusions.replaced.get(words, Counter())
-        if len(words) != 1 or random.random() * (seen.total() + PRIOR) < seen.total():
-            return _drawn(seen, random)
-        return (self.spelled_alike.draw(words[0], random),)
-
-
-def _overlap(a: Span, b: Span) -> bool:
-    return a == b or (a[0] < b[1] and b[0] < a[1])
-
-
-def _drawn(counts: Counter[T], random: Random) -> T:
-    return random.choices(list(counts), list(counts.values()))[0]
