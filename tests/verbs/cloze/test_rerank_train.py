@@ -274,6 +274,29 @@ def test_an_electric_learns_from_errors(tmp_path, bert):
     assert further.energy_alone == 0.0  # teeth: a new head would be no better than the 1-best
 
 
+def test_the_recogniser_is_taken_less_at_its_word(tmp_path, bert):
+    """Half of its scores in the file, or by `base_scale`: the same weights. Teeth: whole scores give others."""
+    lists = written(tmp_path / "lists.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
+    halved = {
+        name: {key: value if key == "ref" else value | {"score": value["score"] / 2} for key, value in entry.items()}
+        for name, entry in json.loads(lists.read_text()).items()
+    }
+    (tmp_path / "halved.json").write_text(json.dumps(halved))
+    few = {"steps": 3, "global_batch": 8, "threads": 1, "optimizer": {"learning_rate": 0.01}}
+    learnt = {}
+    for name, file, options in (
+        ("scaled", lists, {"base_scale": 0.5}),
+        ("halved", tmp_path / "halved.json", {}),
+        ("whole", lists, {}),
+    ):
+        asked = verb(file, bert, electric=True, objective="nce", training=few, folds=2, **options)
+        run = asked.run(Job(output=tmp_path / name))
+        learnt[name] = ClozeModel.from_pretrained(run.model).main.head.weight
+    assert torch.equal(learnt["scaled"], learnt["halved"]) and not torch.equal(learnt["scaled"], learnt["whole"])
+    with pytest.raises(ConfigError, match="--base-scale is about errors"):
+        verb(lists, bert, teacher=str(bert), base_scale=0.5)
+
+
 def test_ways_to_learn_exclude_each_other(tmp_path, causal, bert):
     lists = written(tmp_path / "lists.json", "good{}".format, "bad{}".format)
     for wrong, words in (

@@ -323,6 +323,14 @@ class TrainReranker(TrainingVerb):
         description="The loss over a list: expected errors of its posterior, nce (the list as noise), or the margin "
         "against the most offending hypothesis.",
     )
+    base_scale: float = Field(
+        1.0,
+        ge=0,
+        allow_inf_nan=False,
+        exclude_if=lambda value: value == 1.0,
+        description="Factor of the recogniser's scores while the energy learns; below 1 where it is surer than it is "
+        "right. λ is found afterwards, by the scores as they are.",
+    )
     pooling: Pooling = Field("sum", description="How states of tokens become one energy: sum, mean or first.")
     likelihood: float | None = Field(
         None,
@@ -394,8 +402,10 @@ class TrainReranker(TrainingVerb):
                 raise ValueError(f"{option} is for {needs} alone; add that, or drop it")
         if ways and "pooling" in self.model_fields_set:
             raise ValueError(f"--pooling makes one energy of a text, and --{ways[0]} has its own; drop one of them")
-        if self.teacher and "objective" in self.model_fields_set:
-            raise ValueError("--objective is about errors, and --teacher learns a model's scores; drop one of them")
+        for name in ("objective", "base_scale"):
+            if self.teacher and name in self.model_fields_set:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} is about errors, and --teacher learns a model's scores; drop one of them")
         return self
 
     def check(self, job: Job = DEFAULT_JOB) -> str:

@@ -229,6 +229,7 @@ def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> Tr
         network, reader, save = _electric(verb, lists, folder)
     else:
         network, reader, save = _likelihood(verb, folder) if verb.likelihood else _energy(verb, folder)
+    lists = [replace(each, base=tuple(verb.base_scale * score for score in each.base)) for each in lists]
     held = round(verb.validation_share * len(lists))
     settings = verb.training.model_dump()
     if verb.teacher:
