@@ -279,3 +279,19 @@ def test_context_is_what_the_recogniser_heard_before_in_the_same_recording():
     assert [each.context for each in with_context(lists, 9)] == ["", "c d e", "c d e f", "", ""]
     assert [each.context for each in with_context(lists, 2)] == ["", "d e", "e f", "", ""]
     assert with_context(lists, 0) == lists
+
+
+def test_a_context_of_the_file_goes_before_what_was_heard(tmp_path):
+    path = tmp_path / "lists.jsonl"
+    path.write_text(
+        '{"id": "7-1", "hypotheses": [{"text": "a b", "score": 0}]}\n'
+        '{"id": "7-2", "context": "c d e", "hypotheses": [{"text": "f", "score": 0}]}\n'
+        '{"id": "7-3", "hypotheses": [{"text": "g", "score": 0}]}\n'
+    )
+    lists = read_lists(path)
+    assert [each.context for each in lists] == ["", "c d e", ""]
+    assert [each.context for each in with_context(lists, 2)] == ["", "d e", "b f"]
+    assert [each.context for each in with_context(lists, 0)] == ["", "", ""]
+    path.write_text('{"context": ["c"], "hypotheses": [{"text": "f", "score": 0}]}\n')
+    with pytest.raises(DataError, match=r"the context is .'c'., expected the words"):
+        read_lists(path)

@@ -123,14 +123,15 @@ def recording_of(of_list: NBest) -> str:
 
 
 def with_context(lists: Sequence[NBest], words: int) -> list[NBest]:
-    """The lists with the last `words` words of what the recogniser thought best before each, in the same recording: in
-    the lists above whose names differ in their last number alone."""
+    """The lists with the last `words` words of what was heard before each: what the file says, else what the recogniser
+    thought best in the same recording, in the lists above whose names differ in their last number alone."""
     heard: list[str] = []
     recording, result = None, []
     for of_list in lists:
         recording, before = recording_of(of_list), recording
         heard = heard if recording == before else []
-        result.append(replace(of_list, context=" ".join(heard[-words:] if words else ())))
+        before_it = of_list.context.split() or heard
+        result.append(replace(of_list, context=" ".join(before_it[-words:] if words else ())))
         heard = [*heard[-words:], *of_list.hypotheses[recognisers_best(of_list)].text.split()]
     return result
 
@@ -159,14 +160,19 @@ def hypothesis(text: Any, score: Any, *, location: str) -> Hypothesis:
     return Hypothesis(text, value)
 
 
-def nbest(utterance: str, reference: Any, hypotheses: Iterable[Hypothesis], *, location: str) -> NBest:
-    """A list, if it has a hypothesis and its reference is text or None; else an error that names its location."""
+def nbest(
+    utterance: str, reference: Any, hypotheses: Iterable[Hypothesis], *, location: str, context: Any = ""
+) -> NBest:
+    """A list, if it has a hypothesis, its reference is text or None, and its context text; else an error that names its
+    location."""
     if not isinstance(reference, str | None):
         raise DataError(f"{location}: the reference is {reference!r:.40}, expected text")
+    if not isinstance(context, str):
+        raise DataError(f"{location}: the context is {context!r:.40}, expected the words that were heard before")
     candidates = tuple(hypotheses)
     if not candidates:
         raise DataError(f"{location} has no hypothesis; drop it, or write its hypotheses in")
-    return NBest(utterance, reference, candidates)
+    return NBest(utterance, reference, candidates, context)
 
 
 def _read_espnet(lines: Lines, name: str) -> list[NBest]:
@@ -211,7 +217,8 @@ def _read_jsonl(lines: Lines, name: str) -> list[NBest]:
             for rank, entry in enumerate(entries, start=1)
         ]
         utterance = str(record.get("utterance", record.get("id", number)))
-        lists.append(nbest(utterance, record.get("reference", record.get("ref")), hypotheses, location=location))
+        reference, context = record.get("reference", record.get("ref")), record.get("context", "")
+        lists.append(nbest(utterance, reference, hypotheses, location=location, context=context))
         if line_of.setdefault(utterance, number) != number:
             raise DataError(
                 f"{location}: utterance {utterance!r} was already there in line {line_of[utterance]}; give each list "

@@ -62,6 +62,18 @@ def test_a_list_is_reranked_as_the_reranker_does(client, services):
     assert client.post("/v1/rerank", json={"hypotheses": body["hypotheses"]}).json()["weight"] == 0.5
 
 
+def test_a_list_is_read_after_what_was_heard_before(services):
+    """One of two requests of a batch has a context. Teeth: without it the scores are others."""
+    hypotheses, context = [("a goat", -1.0), ("the boats", -1.1)], "the clerk counts"
+    given = [{"text": text, "score": score} for text, score in hypotheses]
+    bodies = [RerankRequest(hypotheses=given, context=context), RerankRequest(hypotheses=given)]
+    after, alone = ([each.total for each in body.results] for body in rerank_lists(services, bodies))
+    reranker = Reranker(services.scorer, context=3)
+    assert after == pytest.approx(list(reranker.rerank(hypotheses, context=context).totals), abs=1e-5)
+    assert alone == pytest.approx(list(reranker.rerank(hypotheses).totals), abs=1e-5)
+    assert abs(after[0] - alone[0]) > 1e-3
+
+
 def test_detections_are_the_detectors(client, services):
     texts = [" ".join(TEXTS * 3), "A boat.", "<b>&"]
     results = client.post("/v1/detect", json={"texts": texts}).json()["results"]

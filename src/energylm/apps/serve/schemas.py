@@ -302,6 +302,9 @@ class HypothesisFacts(RequestBody):
 class RerankRequest(RequestBody):
     hypotheses: list[HypothesisFacts] = Field(min_length=1, max_length=100_000)
     weight: float | None = Field(None, ge=-1e3, le=1e3, description="λ of the model's score; 0.5 by default.")
+    context: BoundedText = Field(
+        "", description="What was heard before: read first and not counted, by models that score tokens."
+    )
 
 
 class RankedFacts(ResponseBody):

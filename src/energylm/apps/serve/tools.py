@@ -91,10 +91,16 @@ def _score_facts(score: TextScore, body: ScoreRequest, energy: float | None) -> 
 def rerank_lists(services: Services, bodies: Sequence[RerankRequest]) -> list[RerankResponse]:
     assert services.scorer is not None
     lists = [
-        NBest(f"list {number}", None, tuple(Hypothesis(given.text, given.score) for given in body.hypotheses))
+        NBest(
+            f"list {number}",
+            None,
+            tuple(Hypothesis(given.text, given.score) for given in body.hypotheses),
+            context=body.context,
+        )
         for number, body in enumerate(bodies, start=1)
     ]
-    scored = Reranker(services.scorer).score_lists(lists)
+    words = max(len(body.context.split()) for body in bodies)
+    scored = Reranker(services.scorer, context=words).score_lists(lists)
     return [
         _reranked(services.scorer, body, of_list, _row(scored, row))
         for row, (body, of_list) in enumerate(zip(bodies, lists, strict=True))
