@@ -138,6 +138,7 @@ ENERGIES = Registry(
         "pattern": "energylm.bundles.score_energies:PatternEnergy",
         "length": "energylm.bundles.score_energies:LengthEnergy",
         "frequency": "energylm.bundles.score_energies:FrequencyEnergy",
+        "lexicon": "energylm.bundles.score_energies:LexiconEnergy",
         "sum": "energylm.bundles.text_energy:WeightedSum",
         "energy": "energylm.bundles.energy_model:EnergyModel",
         "zero-shot-energy": "energylm.bundles.zero_shot_energy:ZeroShotEnergy",

@@ -252,6 +252,23 @@ def test_frequencies_of_a_corpus_are_those_of_its_training_split(corpus_folder, 
     assert model_identity(f"frequency:{tmp_path / 'copy'}") != before
 
 
+def test_a_lexicon_counts_what_is_no_word(tmp_path):
+    """Of a text, and of the dictionary unless the language is another; "clerk's" is known where "clerk" is. Teeth: a
+    count of all words, or without the dictionary, is another number."""
+    file = _written(tmp_path / "book.txt", "Zeppelino, the CLERK.")
+    texts = ["the clerk's zeppelino", "Eyelashes the xqzt, eyeashes", "…"]
+    energy = Energy.from_lexicon(file, beta=2)
+    assert energy.text_energies(texts).tolist() == [0.0, 4.0, 0.0]
+    assert Energy.from_lexicon(file, english=False, beta=1).text_energies(texts).tolist() == [0.0, 3.0, 0.0]
+    assert Energy.load(f"lexicon:{file}", beta=2).text_energies(texts).tolist() == [0.0, 4.0, 0.0]
+    energy.save_pretrained(tmp_path / "saved")
+    assert Energy.from_pretrained(tmp_path / "saved").text_energies(texts).tolist() == [0.0, 4.0, 0.0]
+    assert Energy.from_lexicon(["so"], english=False, beta=1).text_energies(["so it"]).tolist() == [1.0]
+    assert Scorer.from_pretrained(f"lexicon:{file}").score(texts[1:2])[0] < 0
+    with pytest.raises(ConfigError, match="a lexicon without words"):
+        Energy.from_lexicon([], english=False)
+
+
 def test_frequencies_of_hypotheses_are_counted_without_what_was_heard_before(tmp_path):
     """A scorer of whole texts reads no context. Teeth: with it, the score would be that of other words, or 0."""
     scorer = Scorer.from_pretrained("frequency:" + str(_written(tmp_path / "book.txt", "a boat a clerk")))

@@ -6,17 +6,19 @@
     length       E = 0 for so many words or characters, +∞ elsewhere
     frequency    E = −β Σ_w log (c_w + ½) / (N + ½ (V + 1))      c_w: how often word w stands in some text of N words, V
                  of them different; half an occurrence goes to each word, and to all that is not there
+    lexicon      E = β · number of words that neither some text nor the CMU pronouncing dictionary has
 
 Use it     constraints with enough candidates: they choose among what the language model draws, they do not lead it
            there. Where none of the candidates is allowed, sampling stops and says so. A frequency with a λ below 0
-           takes out of a reranked list what recogniser and language model both know: how common words are.
+           takes out of a reranked list what recogniser and language model both know: how common words are. A lexicon
+           knows what a small network cannot: which strings of letters are words at all.
 Relations  `text_energy` builds them (`Energy.from_function` …); `network_energies` are those that own a network.
 """
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -30,6 +32,8 @@ from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import Reading, each_alone
 from energylm.bundles.text_energy import Better, Energy, Judges, Must, Options, ScoreEnergy, Unit, built
 from energylm.config.cloze import AUTO, Normalise, ScorerConfig
+from energylm.data.corpus import Corpus
+from energylm.data.text_files import existing, read_whole
 from energylm.errors import ConfigError, ModelError
 
 SCORER_FOLDER = "scored_by"
@@ -179,9 +183,40 @@ class FrequencyEnergy(ScoreEnergy):
         return {**super().facts(), "counts": dict(self._counts)}
 
 
+class LexiconEnergy(ScoreEnergy):
+    kind = "lexicon"
+
+    def __init__(self, words: Collection[str], *, beta: float, judges: Judges, name: str = "lexicon") -> None:
+        if not words:
+            raise ConfigError("a lexicon without words came, in which nothing is one; give its words, or a text")
+        super().__init__(name=name, beta=beta, judges=judges)
+        self._words = frozenset(words)
+
+    @classmethod
+    def from_text(cls, text: str, *, device: Device = None, options: Options = MappingProxyType({})) -> Energy:
+        """lexicon:FILE, of plain text, or lexicon:CORPUS"""
+        return built(Energy.from_lexicon, options, source=text)
+
+    def scores(self, texts: list[str]) -> Tensor:
+        return torch.tensor([-float(sum(not self._has(word) for word in words_of(text))) for text in texts])
+
+    def _has(self, word: str) -> bool:
+        return word in self._words or word.removesuffix("'s") in self._words
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "words": sorted(self._words)}
+
+
 def words_of(text: str) -> list[str]:
     """Words in lower case, without punctuation."""
     return WORD.findall(text.lower())
+
+
+def word_counts(source: str | Path) -> Counter[str]:
+    """How often each word stands in a file of plain text, or in the training split of a corpus."""
+    path = existing(source)
+    texts = Corpus.open(path).texts("train") if path.is_dir() else [read_whole(path, field="text")]
+    return Counter(word for text in texts for word in words_of(text))
 
 
 class EnergyScorer:

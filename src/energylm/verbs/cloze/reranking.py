@@ -300,7 +300,7 @@ def _formula(verb: Rerank) -> str:
 def _hint_at_casing(verb: Rerank, files: dict[RerankSet, list[NBest]]) -> None:
     texts = [of_list.hypotheses[0].text for lists in files.values() for of_list in lists]
     cased = [scorer.model for scorer in verb.all_scorers if scorer.casing == "keep"]
-    kept = [model for model in cased if not model.startswith("frequency:")]  # which knows no case
+    kept = [model for model in cased if not model.startswith(("frequency:", "lexicon:"))]  # which know no case
     if kept and any(text.isupper() for text in texts) and not any(text != text.upper() for text in texts):
         say(
             f"energylm: the lists are all in upper case and {', '.join(kept)} will read them so; a model of ordinary "
