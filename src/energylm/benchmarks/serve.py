@@ -92,7 +92,7 @@ def run(options: Options) -> BenchmarkResult:
     candidates = (*BARRED_CANDIDATES, *(() if options.quick else SHOWN_CANDIDATES))
     loads = {count: ClientLoad() for count in candidates}
     bare = _completer(1 if options.quick else LAYERS)
-    with server(waiting=waiting, quick=options.quick) as (port, process):
+    with server(__name__, waiting, 1 if options.quick else LAYERS) as (port, process):
         contenders = {}
         for count in candidates:
             ask = partial(_rate, port, candidates=count)
@@ -135,9 +135,9 @@ def _gain(rate: dict[str, Rounds], candidates: int, where: str = "") -> Rounds:
 
 
 @contextmanager
-def server(*, waiting: int, quick: bool) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """A server in a process of its own; its port, and the process."""
-    command = [sys.executable, "-m", __name__, str(waiting), "1" if quick else str(LAYERS)]
+def server(module: str, *arguments: int) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """A server in a process of its own, which `module` runs as a program; its port, and the process."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     own = {name: value for name, value in os.environ.items() if name != HUGE_PAGES}  # `energylm serve` takes none
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=own)
     try:
@@ -242,10 +242,13 @@ def _completer(layers: int) -> Completer:
 
 def _serve(waiting: int, layers: int) -> None:
     """The server's process: prints its port and serves."""
-    services = Services("bench", _completer(layers))
+    serve_here(Services("bench", _completer(layers)), ServeLimits(max_waiting=waiting))
+
+
+def serve_here(services: Services, limits: ServeLimits) -> None:
     listening = running.listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
-    running.run(create_app(services, ServeLimits(max_waiting=waiting)), listening)
+    running.run(create_app(services, limits), listening)
 
 
 if __name__ == "__main__":
