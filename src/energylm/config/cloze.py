@@ -94,7 +94,8 @@ WeightSearch = Literal["grid", "exact", "smooth"]
 Choice = Literal["best", "mbr"]
 ListObjective = Literal["expected-error", "nce", "most-offending"]
 MBR: Choice = "mbr"
-EXACT: WeightSearch = "exact"
+LineSearch = Literal["exact", "smooth"]  # of λ of either sign
+EXACT: LineSearch = "exact"
 GRID: WeightSearch = "grid"
 
 STDIN = "-"

@@ -12,6 +12,7 @@ from energylm import LanguageModel, Scorer
 from energylm.bundles.cloze_model import ClozeModel
 from energylm.bundles.encoder_start import EncoderStart
 from energylm.bundles.energy_model import EnergyModel
+from energylm.bundles.reranker import hypothesis_statistics
 from energylm.bundles.scorer import ClozeScorer
 from energylm.cli.main import run as command_line
 from energylm.data.nbest import read_lists
@@ -19,13 +20,19 @@ from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.energies.encoder_bodies import BagOfTokens, BagOfTokensConfig
 from energylm.errors import ConfigError, DataError, ModelError
+from energylm.estimators.additive_metrics import metric_called
+from energylm.estimators.weight_tuning import search_weights, smooth_weights
 from energylm.files import read_json
 from energylm.jobs.job import Job
-from energylm.verbs.cloze import rerank_training
-from energylm.verbs.cloze.rerank import Rerank, TrainReranker
+from energylm.verbs.cloze import rerank_training, training_lists
+from energylm.verbs.cloze.rerank import Rerank
+from energylm.verbs.cloze.rerank_train import TrainReranker
 
 COUNT = 24
 WORDS = ["<end>", "so", "it", "is", "was", *(f"{kind}{number}" for number in range(COUNT) for kind in ("good", "bad"))]
+
+
+ONE_STEP = {"steps": 1, "global_batch": 4, "threads": 1, "optimizer": {"learning_rate": 0.1}}
 
 
 def saved_tokenizer(folder):
@@ -71,7 +78,7 @@ def test_a_leak_would_show_and_there_is_none(tmp_path, bag, monkeypatch):
     lists = written(tmp_path / "own.json", "good{}".format, "bad{}".format)
     honest = verb(lists, bag).run(Job(output=tmp_path / "honest"))
     assert honest.reranked.value == honest.energy_alone == honest.one_best.value == pytest.approx(100 / 3)
-    monkeypatch.setattr(rerank_training.TrainingLists, "without", lambda self, fold: self.costed)
+    monkeypatch.setattr(training_lists.TrainingLists, "without", lambda self, fold: self.costed)
     leaking = verb(lists, bag).run(Job(output=tmp_path / "leaking"))
     assert leaking.reranked.value == 0.0 and leaking.closed.value == 100.0
 
@@ -86,7 +93,7 @@ def test_dev_lists_are_never_learnt_from(tmp_path, bag, monkeypatch, capsys):
     assert "24 training lists have the reference of a dev list" in capsys.readouterr().err
     assert honest.reranked.value == honest.one_best.value == pytest.approx(100 / 3) and honest.lists == COUNT
     assert not (tmp_path / "honest" / "folds").exists() and "judged by λ" in honest.summary()
-    monkeypatch.setattr(rerank_training, "same_reference", lambda reference: object())
+    monkeypatch.setattr(training_lists, "same_reference", lambda reference: object())
     leaking = verb(both, bag, dev=dev).run(Job(output=tmp_path / "leaking"))
     assert leaking.reranked.value == 0.0
     monkeypatch.undo()
@@ -94,6 +101,72 @@ def test_dev_lists_are_never_learnt_from(tmp_path, bag, monkeypatch, capsys):
     run = verb(other, bag, dev=str(learnt), dev_limit=8).run(Job(output=tmp_path / "run"))
     assert run.reranked.value == 0.0 and run.one_best.value == 25.0 and run.lists == 8
     assert json.loads((tmp_path / "run" / "reranker.json").read_text())["weight"] == list(run.weights)
+
+
+def test_lists_that_are_also_learnt_from_are_so_in_every_fold(tmp_path, bag, monkeypatch, capsys):
+    """The words of the judged lists stand in another file with other references: every fold learns them there. Lists
+    that stand in both files teach nothing of themselves; learnt from after all, the planted leak, they seem to be set
+    right."""
+    own = written(tmp_path / "own.json", "good{}".format, "bad{}".format)
+    honest = verb(own, bag, also=str(own)).run(Job(output=tmp_path / "honest"))
+    assert "24 training lists have the reference of a judged list" in capsys.readouterr().err
+    assert honest.reranked.value == honest.one_best.value == pytest.approx(100 / 3)
+    monkeypatch.setattr(training_lists, "same_reference", lambda reference: object())
+    leaking = verb(own, bag, also=str(own)).run(Job(output=tmp_path / "leaking"))
+    assert leaking.reranked.value == 0.0
+    monkeypatch.undo()
+    other = written(tmp_path / "other.json", "is good{}".format, "is bad{}".format)
+    asked = verb(own, bag, also=str(other))
+    assert "on 48 lists" in asked.check(Job(output=tmp_path / "run"))
+    run = asked.run(Job(output=tmp_path / "run"))
+    assert run.reranked.value == 0.0 and run.lists == COUNT
+    with pytest.raises(ConfigError, match="--also is for folds"):
+        verb(own, bag, also=str(other), dev=str(own))
+
+
+def test_the_energy_has_a_weight_of_its_own(tmp_path, bag):
+    """--trained-weights: OUTPUT/model by itself takes the λ of the energy alone, beside what it was trained beside
+    those of all, beside other things none. Teeth: these λ differ."""
+    lists = written(tmp_path / "shared.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
+    (tmp_path / "words.txt").write_text("so it is")
+    scorer = f"frequency:{tmp_path / 'words.txt'}"
+    asked = verb(lists, bag, scorer=scorer, term="words", search="smooth", training=ONE_STEP | {"steps": 3})
+    run = asked.run(Job(output=tmp_path / "run"))
+    saved = json.loads((tmp_path / "run" / "reranker.json").read_text())
+    assert saved["alone"] == run.weight_alone and saved["weight"] == list(run.weights) and len(run.weights) == 3
+    assert saved["search"] == "smooth" and run.weight_alone != pytest.approx(run.weights[0], rel=1e-3)
+    own = {"files": str(lists), "model": str(run.model), "trained_weights": True}
+    alone = Rerank.checked(own).with_weights()
+    assert alone.weight == (run.weight_alone,) and alone.run().sets["shared"].weights == (run.weight_alone,)
+    beside = Rerank.checked(own | {"scorer": scorer, "term": "words"}).with_weights()
+    whole = Rerank.checked({"files": str(lists), "model": str(tmp_path / "run")})
+    assert beside.weight == whole.weight == run.weights and beside.all_scorers == whole.all_scorers
+    assert beside.run().outcomes == whole.run().outcomes
+    for wrong, words in (({"term": "words"}, "not beside words"), ({"model": str(bag)}, "no λ of")):
+        with pytest.raises(ModelError, match=words):
+            Rerank.checked(own | wrong).check()
+    for wrong in ({"weight": (0.5,)}, {"model": None, "scorers": [str(run.model)]}):
+        with pytest.raises(ConfigError, match="--trained-weights are those of MODEL"):
+            Rerank.checked(own | wrong)
+    with pytest.raises(ConfigError, match="both dev and weights"):
+        Rerank.checked(own | {"dev": str(lists)})
+
+
+def test_smooth_weights_are_those_of_the_least_expected_cost(tmp_path, bag, monkeypatch):
+    """Of the very scores that the folds gave. Teeth: exact searches find others."""
+    lists = written(tmp_path / "own.json", "good{}".format, "bad{}".format)
+    seen = []
+    gather = rerank_training.gathered_scores
+    monkeypatch.setattr(
+        rerank_training, "gathered_scores", lambda *given, **how: seen.append(gather(*given, **how)) or seen[-1]
+    )
+    asked = verb(lists, bag, search="smooth", term="characters", training=ONE_STEP)
+    run = asked.run(Job(output=tmp_path / "run"))
+    statistics = hypothesis_statistics(read_lists(lists), metric_called("wer"))
+    smooth, exact = (
+        find(seen[0], statistics, metric_called("wer")).weights for find in (smooth_weights, search_weights)
+    )
+    assert run.weights == pytest.approx(smooth) and smooth != pytest.approx(exact, rel=0.1)
 
 
 def test_dev_lists_of_recordings_that_are_learnt_from_are_told(tmp_path, bag, capsys):

@@ -23,7 +23,8 @@ from energylm.registry import SCORERS
 if TYPE_CHECKING:
     from energylm.data.nbest import NBest
     from energylm.verbs.cloze.finetune import Finetune
-    from energylm.verbs.cloze.rerank import Rerank, TrainReranker
+    from energylm.verbs.cloze.rerank import Rerank
+    from energylm.verbs.cloze.rerank_train import TrainReranker
     from energylm.verbs.cloze.score import Score
 
 CAUSAL, MASKED = "language-model", "masked-lm"
@@ -60,19 +61,22 @@ def count_rerank(verb: "Rerank", around: Surroundings) -> Counted | None:
 def count_reranker(verb: "TrainReranker", around: Surroundings) -> Counted | None:
     """An energy for each fold and one for all lists, or with dev lists that one alone; then every list that λ are tuned
     on is judged once, and read by the other scorers. A teacher reads some hypotheses of each list before."""
-    from energylm.verbs.cloze.rerank_training import TAUGHT_OF_A_LIST, read_training_lists
+    from energylm.verbs.cloze.rerank_training import TAUGHT_OF_A_LIST
+    from energylm.verbs.cloze.training_lists import read_training_lists
 
-    if not all(Path(name).is_file() for name in (*verb.lists, *verb.dev, *verb.references, *verb.dev_references)):
+    files = (*verb.lists, *verb.also, *verb.dev, *verb.references, *verb.dev_references)
+    if not all(Path(name).is_file() for name in files):
         return None
-    network, (train, dev) = around.network(verb.init), read_training_lists(verb)
-    learnt, tuned = ([_texts(of_list) for of_list in lists] for lists in (train, dev or train))
+    network, (train, dev, also) = around.network(verb.init), read_training_lists(verb)
+    learnt, tuned = ([_texts(of_list) for of_list in lists] for lists in ([*also, *train], dev or train))
     counted = Counted()
     if verb.teacher:
         learnt = [texts[:TAUGHT_OF_A_LIST] for texts in learnt]
         _score(counted, verb.teacher, learnt, around, before=verb.context)
     hypotheses, length = fmean(map(len, learnt)), fmean(_padded(texts, network) for texts in learnt)
-    for part in [1.0, *([1 - 1 / verb.folds] * (0 if dev else verb.folds))]:  # of the lists, for all and for each fold
-        validated = round(verb.validation_share * part * len(learnt)) * hypotheses
+    held_out = [0.0, *([len(train) / verb.folds] * (0 if dev else verb.folds))]  # from what all learn, and each fold
+    for held in held_out:
+        validated = round(verb.validation_share * (len(learnt) - held)) * hypotheses
         training = verb.training
         if not validated:
             training = training.model_copy(update={"validation": ValidationConfig(every_steps=None)})

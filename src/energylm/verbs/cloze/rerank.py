@@ -1,5 +1,4 @@
-"""N-best lists of a recogniser or translator, reranked with language models: `energylm rerank`; energies that learn
-from such lists: `energylm rerank train`."""
+"""N-best lists of a recogniser or translator, reranked with language models: `energylm rerank`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,28 +12,23 @@ from energylm.config.cloze import (
     GRID,
     MBR,
     STDIN,
-    Casing,
     Choice,
-    Dtype,
     LengthNormalisation,
     LengthTerm,
-    ListObjective,
     ListScorerConfig,
     MetricName,
     NBestFormat,
     WeightGrid,
     WeightSearch,
 )
-from energylm.config.models import Pooling
-from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
+from energylm.errors import ModelError
 from energylm.files import read_json
 from energylm.jobs.job import DEFAULT_JOB, Job
-from energylm.verbs.verb import Positional, TrainingVerb, Verb
+from energylm.verbs.verb import Positional, Verb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
     from energylm.verbs.cloze.rerank_report import RerankResult
-    from energylm.verbs.cloze.rerank_training import RerankerRun
 
 MODEL = "a model folder, a GGUF file, a known model or a hub name"
 MODEL_FOLDER = "model"  # of a training run
@@ -45,6 +39,16 @@ class NamedScorer(ListScorerConfig):
     """One of the models whose scores are added to the recogniser's."""
 
     model: str = Field(description=f"The scorer: {MODEL}.")
+
+
+def _saved_reranker(folder: Path) -> dict[str, Any]:
+    """What `rerank train` wrote into `folder`, its own model by its path; nothing of other folders."""
+    if not (folder / RERANKER_FILE).is_file():
+        return {}
+    saved: dict[str, Any] = read_json(folder / RERANKER_FILE)
+    for scorer in saved["scorers"]:
+        scorer["model"] = str(folder / scorer["model"]) if scorer["model"] == MODEL_FOLDER else scorer["model"]
+    return saved
 
 
 class RerankSet(Config):
@@ -91,6 +95,7 @@ class Rerank(Verb, ListScorerConfig):
         "cat lists.jsonl | energylm rerank runs/mlm/model - --weight 0.4",
         "energylm rerank lm test.nbest --references test.en --dev dev.nbest --dev-references dev.en --metric bleu",
         "energylm rerank runs/e/model test.json --scorer lm --term words --dev dev.json --search exact --choose mbr",
+        "energylm rerank runs/reranker/model test.json --trained-weights",
     )
     shortcuts: ClassVar = {"step": "grid.step", "highest": "grid.highest"}
     writes = "optional"
@@ -109,6 +114,12 @@ class Rerank(Verb, ListScorerConfig):
     scorer: Strings = Field((), description="One more scorer, with its own λ.")
     weight: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] = Field(
         (), description="A fixed λ in place of tuning, one for each scorer."
+    )
+    trained_weights: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="Take the λ that `rerank train` found for its OUTPUT/model: by itself, or with the scorers and "
+        "terms that it was trained beside.",
     )
     references: Strings = Field((), description="A file of references, a line each, for each FILE.")
     dev_references: Strings = Field((), description="A file of references for each --dev.")
@@ -153,15 +164,13 @@ class Rerank(Verb, ListScorerConfig):
     @classmethod
     def _a_trained_reranker_says_how(cls, values: Any) -> Any:
         """Options that a folder of `rerank train` holds, under those that are given; dev lists tune λ anew."""
-        folder = Path(str(values.get("model"))) if isinstance(values, Mapping) else Path()
-        if not isinstance(values, Mapping) or not (folder / RERANKER_FILE).is_file():
+        saved = _saved_reranker(Path(str(values.get("model")))) if isinstance(values, Mapping) else {}
+        if not saved:
             return values
-        saved = read_json(folder / RERANKER_FILE)
-        for scorer in saved["scorers"]:
-            scorer["model"] = str(folder / scorer["model"]) if scorer["model"] == MODEL_FOLDER else scorer["model"]
+        search, _ = saved.pop("search", EXACT), saved.pop("alone", None)
         if values.get("dev") or any("dev" in each for each in values.get("sets", ())):
             del saved["weight"]
-            saved["search"] = EXACT
+            saved["search"] = search
         return {**saved, **{name: value for name, value in values.items() if name != "model"}}
 
     @field_validator("scorers", mode="before")
@@ -196,12 +205,15 @@ class Rerank(Verb, ListScorerConfig):
                 f"{len(self.weight)} weights came for {len(self.all_scorers)} scorers{terms}; give one for each, or "
                 "none to tune"
             )
-        if self.term and not self.weight and self.search == GRID:
+        if self.term and not self.weight and not self.trained_weights and self.search == GRID:
             raise ValueError(f"--term {self.term[0]} may need a λ below 0, which no grid has; add --search smooth")
         if self.choose != MBR and (self.utility is not None or self.sharpness is not None):
             raise ValueError("--utility and --sharpness are for --choose mbr; add that, or drop them")
+        if self.trained_weights and (self.weight or not self.model):
+            raise ValueError("--trained-weights are those of MODEL; name it first, and drop --weight")
+        has_weights = bool(self.weight) or self.trained_weights
         for each in self.all_sets if weighed else ():  # minimum risk needs nothing but the recogniser's scores
-            if (each.dev is None) == (not self.weight):
+            if (each.dev is None) != has_weights:
                 cure = "give it a dev set, or fixed weights" if each.dev is None else "drop the dev set, or the weights"
                 raise ValueError(
                     f"{each.lists} has {'neither dev nor' if each.dev is None else 'both dev and'} weights; {cure}"
@@ -224,6 +236,27 @@ class Rerank(Verb, ListScorerConfig):
         return tuple(
             NamedScorer(**common | scorer.model_dump(exclude_unset=True)) for scorer in (*named, *self.scorers)
         )
+
+    def with_weights(self) -> Self:
+        """The same with the λ that its model was trained with, where these are asked for."""
+        if not self.trained_weights:
+            return self
+        folder = Path(str(self.model)).parent
+        saved = _saved_reranker(folder)
+        if "alone" not in saved or Path(str(self.model)).name != MODEL_FOLDER:
+            raise ModelError(
+                f"{self.model} has no λ of `energylm rerank train` beside it; give --dev lists, or a --weight"
+            )
+        beside = [scorer.model for scorer in self.all_scorers[1:]], list(self.term)
+        trained = [scorer["model"] for scorer in saved["scorers"][1:]], saved["term"]
+        if beside not in (([], []), trained):
+            named = ", ".join([*trained[0], *trained[1]]) or "nothing"
+            raise ModelError(
+                f"{folder} has λ of its model by itself and beside {named}, not beside "
+                f"{', '.join([*beside[0], *beside[1]])}; give --dev lists, or a --weight for each"
+            )
+        weight = tuple(saved["weight"]) if beside == trained else (saved["alone"],)
+        return self.model_copy(update={"weight": weight, "trained_weights": False})
 
     @property
     def all_sets(self) -> tuple[RerankSet, ...]:
@@ -264,161 +297,3 @@ class Rerank(Verb, ListScorerConfig):
         if self.best == STDIN or not result.sets:  # without references the choice is all there is
             return result.best_lines
         return super().shown(result)
-
-
-class TrainReranker(TrainingVerb):
-    """Train an energy on n-best lists with references, and combine it with other scorers: P ∝ P_recogniser · exp(−E).
-
-    Lists are cut into folds; each is judged by an energy that was trained on the others, and λ of all scorers are tuned
-    on these scores, so that no list tunes on itself. Then an energy learns from all lists. With --dev one energy learns
-    from the lists, and λ from the dev lists. `energylm rerank OUTPUT FILE...` reranks with what came of it. Killed runs
-    go on where they stopped when run again.
-    """
-
-    examples = (
-        "energylm rerank train dev_clean.json dev_other.json --init minilm-l6 --output runs/reranker",
-        "energylm rerank train dev_other.json --dev dev_clean.json --init minilm-l6 --output runs/reranker",
-        "energylm rerank train dev.json --init runs/electric/model --objective nce --scorer smollm2-135m -o runs/r",
-        "energylm rerank train dev.nbest --references dev.en --init lm --metric bleu --output runs/translated",
-        "energylm rerank train dev_other.json --dev dev_clean.json --init smollm2-135m --likelihood 0.5 --lora-rank 16 "
-        "--context 50 --casing lower --output runs/tuned",
-        "energylm rerank train dev_other.json out/simulated/lists.jsonl --dev dev_clean.json --init minilm-l6 "
-        "--electric --objective nce --casing lower --output runs/one-pass",
-        "energylm rerank train dev_other.json out/simulated/lists.jsonl --dev dev_clean.json --init minilm-l6 "
-        "--teacher runs/adapted/model --teacher-dtype bfloat16 --casing lower --output runs/taught",
-    )
-    shortcuts: ClassVar = {
-        "steps": "training.steps",
-        "batch": "training.global_batch",
-        "learning_rate": "training.optimizer.learning_rate",
-        "seed": "training.seed",
-    }
-
-    lists: Annotated[Strings, Positional("FILE")] = Field(
-        min_length=1, description="N-best lists with references, in any format that `energylm rerank` reads."
-    )
-    references: Strings = Field((), description="A file of references, a line each, for each FILE.")
-    dev: Strings = Field(
-        (),
-        exclude_if=lambda value: not value,
-        description="Lists that only tune λ, in place of folds that are judged by energies of their own; training "
-        "lists with a reference of theirs are left out.",
-    )
-    dev_references: Strings = Field(
-        (), exclude_if=lambda value: not value, description="A file of references for each --dev."
-    )
-    dev_limit: int | None = Field(
-        None,
-        ge=1,
-        exclude_if=lambda value: value is None,
-        description="The limit of each --dev; none: as of the lists.",
-    )
-    format: NBestFormat | None = Field(None, description="Format of the lists; none: by the file's name or content.")
-    init: str = Field(
-        description="What the energy starts from: a folder or name of an encoder, of a causal or masked model, of an "
-        "Electric (whose token energies it takes over) or of an energy."
-    )
-    objective: ListObjective = Field(
-        "expected-error",
-        description="The loss over a list: expected errors of its posterior, nce (the list as noise), or the margin "
-        "against the most offending hypothesis.",
-    )
-    base_scale: float = Field(
-        1.0,
-        ge=0,
-        allow_inf_nan=False,
-        exclude_if=lambda value: value == 1.0,
-        description="Factor of the recogniser's scores while the energy learns; below 1 where it is surer than it is "
-        "right. λ is found afterwards, by the scores as they are.",
-    )
-    pooling: Pooling = Field("sum", description="How states of tokens become one energy: sum, mean or first.")
-    likelihood: float | None = Field(
-        None,
-        gt=0,
-        exclude_if=lambda value: value is None,
-        description="Of a causal model no new projection but its own log-likelihood is the energy, with this λ while "
-        "it learns (0.5 suits word errors of SmolLM2); what comes of it is a language model again.",
-    )
-    electric: bool = Field(
-        False,
-        exclude_if=lambda value: not value,
-        description="Learn energies of tokens, added up: what comes of it is an Electric, which scores a text and its "
-        "words in one pass. Embeddings of tokens stay as they are.",
-    )
-    teacher: str | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="Learn the score that this model gives each word, not errors: then the lists need no references. "
-        "What comes of it is an Electric, which scores a text in one pass.",
-    )
-    teacher_dtype: Dtype | None = Field(
-        None, exclude_if=lambda value: value is None, description="Type of the teacher's weights, as of `rerank`."
-    )
-    lora_rank: int | None = Field(
-        None,
-        ge=1,
-        exclude_if=lambda value: value is None,
-        description="With --likelihood: adapters of this rank learn, and nothing else (needs peft).",
-    )
-    context: int = Field(
-        0,
-        ge=0,
-        exclude_if=lambda value: value == 0,
-        description="With --likelihood or --teacher: words heard before that the model reads first, as of `energylm "
-        "rerank`.",
-    )
-    casing: Casing = Field("keep", description="What the energy and the scorers read: texts as they are, or recased.")
-    metric: MetricName = Field("wer", description="What choices cost, and what λ are tuned by: wer, bleu or chrf.")
-    folds: int = Field(3, ge=2, description="Parts of the lists, each judged by an energy trained on the others.")
-    validation_share: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="Share of the training lists that chooses when to stop; 0 = the last step is taken.",
-    )
-    scorer: Strings = Field((), description="One more scorer, with its own λ.")
-    term: Annotated[tuple[LengthTerm, ...], BeforeValidator(listed)] = Field(
-        ("words",), description="Lengths of a hypothesis that get a λ of their own."
-    )
-    limit: int | None = Field(None, ge=1, description="Use this many lists of each file, chosen at random.")
-    # Of `global_batch` a sequence is a list with all its hypotheses.
-    training: TrainingConfig = TrainingConfig(
-        steps=400,
-        global_batch=8,
-        optimizer=OptimizerConfig(learning_rate=5e-5, weight_decay=0.01),
-        validation=ValidationConfig(every_steps=50, metric="excess"),
-        checkpoint=CheckpointConfig(every_steps=50, keep=1),
-    )
-
-    @model_validator(mode="after")
-    def _ways_to_learn_have_options_of_their_own(self) -> Self:
-        ways = [way for way in ("likelihood", "electric", "teacher") if getattr(self, way)]
-        if len(ways) > 1:
-            raise ValueError(f"--{ways[0]} and --{ways[1]} are two ways to learn; drop one of them")
-        read = ("likelihood", "teacher")
-        for name, needed in (("lora_rank", read[:1]), ("teacher_dtype", read[1:]), ("context", read)):
-            if getattr(self, name) and not set(ways) & set(needed):
-                option, needs = f"--{name.replace('_', '-')}", " or ".join(f"--{way}" for way in needed)
-                raise ValueError(f"{option} is for {needs} alone; add that, or drop it")
-        if ways and "pooling" in self.model_fields_set:
-            raise ValueError(f"--pooling makes one energy of a text, and --{ways[0]} has its own; drop one of them")
-        for name in ("objective", "base_scale"):
-            if self.teacher and name in self.model_fields_set:
-                option = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{option} is about errors, and --teacher learns a model's scores; drop one of them")
-        return self
-
-    def check(self, job: Job = DEFAULT_JOB) -> str:
-        from energylm.verbs.cloze.rerank_training import describe_training
-
-        return describe_training(self, job.folder)
-
-    def run(self, job: Job = DEFAULT_JOB) -> "RerankerRun":
-        from energylm.verbs.cloze.rerank_training import train_reranker
-
-        return train_reranker(self, job)
-
-    def cost(self, around: "Surroundings") -> "Counted | None":
-        from energylm.verbs.cloze.costs import count_reranker
-
-        return count_reranker(self, around)

@@ -3,8 +3,11 @@
 OUTPUT/model/            the energy that learnt from all lists: with `--likelihood` a language model, with `--electric`
                          or `--teacher` an Electric
 OUTPUT/folds/1/ …        those that learnt from all lists but a fold
-OUTPUT/reranker.json     what `energylm rerank OUTPUT` takes for its options: scorers, terms and their λ
+OUTPUT/reranker.json     what `energylm rerank OUTPUT` takes for its options: scorers, terms and their λ; and the λ of
+                         the energy alone, for `rerank OUTPUT/model --trained-weights`
 OUTPUT/blocks/           the scores of the other scorers and of the teacher, kept
+
+Lists that are `also` learnt from are so in every fold, and judged in none.
 
 The numbers that are told are cross-fitted twice: a list's energy comes from a network that never saw it, and its λ from
 the other folds. What is saved has λ from all folds together, under energies that are out of fold as well: the energy of
@@ -15,13 +18,13 @@ energy, the folds are those of the dev lists, and training lists with a referenc
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from energylm.bundles.causal_networks import with_adapters, without_adapters
@@ -34,16 +37,17 @@ from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import load_head, model_identity, read_manifest
 from energylm.bundles.reranker import (
     check_references,
+    found_weights,
     gathered_scores,
-    hypothesis_statistics,
     list_blocks,
     score_block,
 )
 from energylm.bundles.scorer import CausalScorer, ClozeScorer, Scorer
 from energylm.bundles.scorer_text import recased
+from energylm.config.cloze import WeightGrid
 from energylm.config.models import LEFT_TO_RIGHT, SUM, TEXT
 from energylm.config.training import TrainingConfig
-from energylm.data.nbest import NBest, read_lists, recognisers_best, recording_of, sample_lists, with_context
+from energylm.data.nbest import NBest, recognisers_best
 from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError
@@ -54,9 +58,8 @@ from energylm.estimators.additive_metrics import (
     closed_share,
     metric_called,
     paired_bootstrap,
-    text_costs,
 )
-from energylm.estimators.weight_tuning import ListScores, search_weights
+from energylm.estimators.weight_tuning import ListScores, Tuning
 from energylm.files import sha256_of_json, write_json
 from energylm.jobs.engine import open_engine
 from energylm.jobs.job import Job
@@ -74,18 +77,18 @@ from energylm.training.list_task import (
     TaughtWords,
     TokenEnergies,
     WholeTexts,
-    list_folds,
-    same_reference,
 )
 from energylm.training.state import TrainedRun, TrainingResult
-from energylm.verbs.cloze.rerank import MODEL_FOLDER, RERANKER_FILE, NamedScorer, RerankSet, TrainReranker
+from energylm.verbs.cloze.rerank import MODEL_FOLDER, RERANKER_FILE, NamedScorer, RerankSet
 from energylm.verbs.cloze.rerank_report import best_members
+from energylm.verbs.cloze.rerank_train import TrainReranker
 from energylm.verbs.cloze.reranking import WordScorer, score_files
 from energylm.verbs.cloze.score import check_scorer
+from energylm.verbs.cloze.training_lists import Indices, TrainingLists, costed_lists, read_training_lists
 
 RESAMPLES = 2000
 TAUGHT_OF_A_LIST = 4  # hypotheses: the rest have mostly the same words
-Indices = NDArray[np.int64]
+FindWeights = Callable[[ListScores, Floats], Tuning]  # λ, by statistics (U, H, M)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,7 @@ class RerankerRun(TrainedRun):
     p_value: float  # of "reranking is no better"
     weighed: tuple[str, ...]  # what has a λ
     weights: tuple[float, ...]  # of all folds together, as saved
+    weight_alone: float | None = None  # of the energy by itself, likewise; None in results of old
 
     def summary(self) -> str:
         closed = (
@@ -118,54 +122,28 @@ class RerankerRun(TrainedRun):
         )
 
 
-@dataclass(frozen=True)
-class TrainingLists:
-    """The lists of a run, what is known of them, and their folds."""
-
-    lists: list[NBest]
-    statistics_UHM: Floats
-    costed: list[CostedList]
-    folds: list[Indices]
-
-    @classmethod
-    def of(cls, lists: list[NBest], metric: AdditiveMetric, *, folds: int) -> "TrainingLists":
-        statistics_UHM = hypothesis_statistics(lists, metric)
-        cost_UH = text_costs(statistics_UHM, metric)
-        costed = []
-        for row, of_list in enumerate(lists):
-            filled = [index for index, each in enumerate(of_list.hypotheses) if each.text.strip()]
-            members = [of_list.hypotheses[index] for index in filled]
-            costs = tuple(float(cost_UH[row, index]) for index in filled)
-            texts, base = tuple(each.text for each in members), tuple(each.score for each in members)
-            costed.append(CostedList(texts, base, costs, of_list.context))
-        return cls(lists, statistics_UHM, costed, list_folds([each.reference or "" for each in lists], folds))
-
-    def without(self, fold: int) -> list[CostedList]:
-        """What may be learnt from where `fold` is to be judged."""
-        return [self.costed[index] for other, part in enumerate(self.folds) if other != fold for index in part]
-
-
 def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
     """Train into the folder of the job, or continue the run that it holds."""
     output, metric = job.folder, metric_called(verb.metric)
-    train, dev = read_training_lists(verb)
+    train, dev, also = read_training_lists(verb)
     known = TrainingLists.of(dev or train, metric, folds=verb.folds)
     lists, own = known.lists, NamedScorer(model=MODEL_FOLDER, casing=verb.casing)
     if verb.likelihood:
         own = own.model_copy(update={"context": verb.context})
     if verb.teacher:
-        learnt = taught_lists(verb, train, job)
+        taught = taught_lists(verb, [*train, *also], job)
+        learnt, more = taught[: len(train)], taught[len(train) :]
         known = known if dev else replace(known, costed=learnt)
     else:
-        learnt = TrainingLists.of(train, metric, folds=verb.folds).costed if dev else known.costed
+        learnt, more = (costed_lists(train, metric) if dev else known.costed), costed_lists(also, metric)
     judged: list[list[float]] = [[]] * len(lists)
     for fold, held_out in enumerate(() if dev else known.folds):
         folder = output / "folds" / str(fold + 1)
         say(f"energylm: fold {fold + 1} of {len(known.folds)}: {len(held_out):,} lists held out")
-        _train(verb, known.without(fold), folder)
+        _train(verb, [*more, *known.without(fold)], folder)
         for index, of_list in zip(held_out, _judge(folder, [lists[each] for each in held_out], own), strict=True):
             judged[index] = of_list
-    result = _train(verb, learnt, output)
+    result = _train(verb, [*more, *learnt], output)  # judged lists at the end, which says when to stop
     if dev:
         judged = _judge(output, lists, own)
     others = [NamedScorer(model=name, casing=verb.casing) for name in verb.scorer]
@@ -175,53 +153,28 @@ def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
     scored = [judged, *(each.scores[file] for each in outcomes)]
     names = [own.model, *(each.name for each in outcomes)]
     scores = gathered_scores(lists, scored, names=names, terms=verb.term)
-    weights = search_weights(scores, known.statistics_UHM, metric).weights
-    _save(output, verb, [own, *others], weights)
-    facts = _told(known, scores, metric)
-    return RerankerRun.of(
-        result, output, unseen=bool(dev), weighed=(*names, *verb.term), weights=tuple(weights), **facts
-    )
+    find = partial(found_weights, metric=metric, grid=WeightGrid(), search=verb.search)
+    weights = find(scores, known.statistics_UHM).weights
+    [alone] = find(energy_alone(scores), known.statistics_UHM).weights
+    _save(output, verb, [own, *others], weights, alone)
+    facts = _told(known, scores, metric, find) | {"weights": tuple(weights), "weight_alone": alone}
+    return RerankerRun.of(result, output, unseen=bool(dev), weighed=(*names, *verb.term), **facts)
 
 
 def describe_training(verb: TrainReranker, output: Path) -> str:
     """Read every list and find every model without loading one; what would be done, in words."""
-    lists, dev = read_training_lists(verb)
-    check_references([*(() if verb.teacher and dev else lists), *dev], metric=verb.metric.upper())
+    lists, dev, also = read_training_lists(verb)
+    learnt = [*also, *lists] if dev else also
+    check_references([*(() if verb.teacher else learnt), *(dev or lists)], metric=verb.metric.upper())
     for name in (*verb.scorer, *([verb.teacher] if verb.teacher else [])):
         check_scorer(name, NamedScorer(model=name, casing=verb.casing))
     locate(verb.init)
     how = f"λ on {len(dev):,} dev lists" if dev else f"{verb.folds} folds and all"
     return (
         f"{output}: {state_of_run(output)}: an energy from {verb.init} by {verb.teacher or verb.objective} on "
-        f"{len(lists):,} lists, "
+        f"{len(lists) + len(also):,} lists, "
         f"{how}, {verb.training.steps:,} steps of {verb.training.global_batch} lists each"
     )
-
-
-def read_training_lists(verb: TrainReranker) -> tuple[list[NBest], list[NBest]]:
-    """The lists that are learnt from, and the dev lists, none of whose references is among the former's."""
-
-    def read(names: Sequence[str], references: Sequence[str], limit: int | None) -> list[NBest]:
-        lists = []
-        for name, of_file in zip(names, references or (None,) * len(names), strict=True):
-            of_name = with_context(read_lists(name, form=verb.format, references=of_file), verb.context)
-            lists += sample_lists(of_name, limit, seed=verb.training.seed)
-        return lists
-
-    train = read(verb.lists, verb.references, verb.limit)
-    dev = read(verb.dev, verb.dev_references, verb.dev_limit or verb.limit)
-    unseen = {same_reference(each.reference) for each in dev}
-    kept = [each for each in train if same_reference(each.reference) not in unseen]
-    if len(kept) < len(train):
-        say(f"energylm: {len(train) - len(kept):,} training lists have the reference of a dev list and are left out")
-    learnt, judged = (set(map(recording_of, lists)) for lists in (kept, dev))
-    known = sum(recording_of(each) in learnt for each in dev)
-    if known and len(judged) > 1:  # otherwise their names are mere numbers
-        say(
-            f"energylm: {known:,} of {len(dev):,} dev lists come from recordings that are learnt from as well, so they "
-            "say more good of the result than new recordings will; give dev lists of other recordings"
-        )
-    return kept, dev
 
 
 def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> TrainingResult:
@@ -399,34 +352,43 @@ def _judge(folder: Path, lists: Sequence[NBest], own: NamedScorer) -> list[list[
     return scores
 
 
-def _save(output: Path, verb: TrainReranker, scorers: Sequence[NamedScorer], weights: Sequence[float]) -> None:
+def _save(
+    output: Path, verb: TrainReranker, scorers: Sequence[NamedScorer], weights: Sequence[float], alone: float
+) -> None:
     write_json(
         output / RERANKER_FILE,
         {
             "scorers": [each.model_dump(mode="json", exclude_defaults=True) for each in scorers],
             "term": list(verb.term),
             "weight": list(weights),
+            "alone": alone,
+            "search": verb.search,
             "metric": verb.metric,
         },
     )
 
 
-def cross_fitted_choices(scores: ListScores, known: TrainingLists, metric: AdditiveMetric) -> Indices:
+def energy_alone(scores: ListScores) -> ListScores:
+    """Of the first scorer only, which is the energy."""
+    return replace(scores, scores_SUH=scores.scores_SUH[:1])
+
+
+def cross_fitted_choices(scores: ListScores, known: TrainingLists, find: FindWeights) -> Indices:
     """(U,) what each fold chooses with the λ of the others."""
     chosen_U = np.zeros(len(known.lists), np.int64)
     everything = np.arange(len(known.lists))
     for held_out in known.folds:
         others = np.setdiff1d(everything, held_out)
-        weights = search_weights(scores.rows(others), known.statistics_UHM[others], metric).weights
+        weights = find(scores.rows(others), known.statistics_UHM[others]).weights
         chosen_U[held_out] = scores.rows(held_out).choose(weights)[0]
     return chosen_U
 
 
-def _told(known: TrainingLists, scores: ListScores, metric: AdditiveMetric) -> dict[str, Any]:
+def _told(known: TrainingLists, scores: ListScores, metric: AdditiveMetric, find: FindWeights) -> dict[str, Any]:
     """The cross-fitted numbers of a `RerankerRun`."""
     rows_U, statistics_UHM = np.arange(len(known.lists)), known.statistics_UHM
-    alone = replace(scores, scores_SUH=scores.scores_SUH[:1])
-    chosen = {name: cross_fitted_choices(each, known, metric) for name, each in (("all", scores), ("alone", alone))}
+    rankings = {"all": scores, "alone": energy_alone(scores)}
+    chosen = {name: cross_fitted_choices(each, known, find) for name, each in rankings.items()}
     first_UM = statistics_UHM[rows_U, [recognisers_best(of_list) for of_list in known.lists]]
     second_UM = statistics_UHM[rows_U, chosen["all"]]
     oracle_UM = statistics_UHM[rows_U, best_members(known.lists, statistics_UHM, metric)]

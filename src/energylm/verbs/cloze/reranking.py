@@ -65,6 +65,7 @@ class ScoredFile:
 
 def rerank(verb: Rerank, job: Job) -> RerankResult:
     """Rerank every set; measured where its lists have references."""
+    verb = verb.with_weights()
     with nullcontext() if job.output is None else folder_lock(job.output), open_engine(job.engine) as engine:
         return _rerank(verb, job.output, engine)
 
@@ -110,7 +111,7 @@ def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
 
 def check_inputs(verb: Rerank) -> str:
     """Read every list and find every model without loading one; what would be done, in words."""
-    files = read_files(verb)
+    verb, files = verb.with_weights(), read_files(verb)
     for file, lists in files.items():
         if _is_measured(file, lists, verb):
             check_references(lists, metric=verb.metric.upper())
