@@ -130,6 +130,9 @@ def test_learning_from_lists(dev, bert_folder, tokens_are_known, tmp_path):
     folds = TrainReranker.checked({**values, "training": training, "folds": 6}).cost(AROUND)
     assert dev or folds.flops > 1.5 * counted.flops  # teeth: an energy for each fold
     assert verb.model_copy(update={"lists": ("none.json",)}).cost(AROUND) is None
+    if not dev:
+        unmade = verb.model_copy(update={"also": ("none.json",)}).cost(AROUND)
+        assert unmade.flops == counted.flops and "not made yet" in unmade.notes[0]
 
 
 def test_a_teacher_reads_the_lists_first(bert_folder, model_folder, tokens_are_known, tmp_path):

@@ -64,12 +64,16 @@ def count_reranker(verb: "TrainReranker", around: Surroundings) -> Counted | Non
     from energylm.verbs.cloze.rerank_training import TAUGHT_OF_A_LIST
     from energylm.verbs.cloze.training_lists import read_training_lists
 
-    files = (*verb.lists, *verb.also, *verb.dev, *verb.references, *verb.dev_references)
+    files = (*verb.lists, *verb.dev, *verb.references, *verb.dev_references)
     if not all(Path(name).is_file() for name in files):
         return None
+    unmade = [name for name in verb.also if not Path(name).is_file()]
+    verb = verb.model_copy(update={"also": tuple(name for name in verb.also if name not in unmade)})
     network, (train, dev, also) = around.network(verb.init), read_training_lists(verb)
     learnt, tuned = ([_texts(of_list) for of_list in lists] for lists in ([*also, *train], dev or train))
     counted = Counted()
+    if unmade:
+        counted.notes.append("lists that are not made yet are taken to be as long as the others")
     if verb.teacher:
         learnt = [texts[:TAUGHT_OF_A_LIST] for texts in learnt]
         _score(counted, verb.teacher, learnt, around, before=verb.context)
@@ -85,8 +89,9 @@ def count_reranker(verb: "TrainReranker", around: Surroundings) -> Counted | Non
         )
         for name, amount in run.quantities.items():
             counted.count(name, amount)
-        counted.memory_bytes, counted.notes = max(counted.memory_bytes, run.memory_bytes), run.notes
+        counted.memory_bytes = max(counted.memory_bytes, run.memory_bytes)
         counted.disk_bytes += run.disk_bytes
+    counted.notes += run.notes
     count_texts(counted, network, [_padded(texts, network) for texts in tuned for _ in texts], around)
     for name in verb.scorer:
         _score(counted, name, tuned, around)
