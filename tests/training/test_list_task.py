@@ -1,5 +1,9 @@
 """Energies on lists: folds that share no text, batches against enumeration, what is refused."""
 
+from collections import Counter
+from itertools import permutations
+from random import Random
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from energylm.errors import DataError
 from energylm.objectives.list_losses import expected_error
+from energylm.testing import assert_same_distribution
 from energylm.training import list_task
 from energylm.training.list_task import (
     CostedList,
@@ -26,7 +31,7 @@ LISTS = [
     CostedList(("c", "d"), (-0.5, -0.6), (1.0, 0.0)),
     CostedList(("a", "b"), (-0.5, -0.6), (1.0, 1.0)),  # teaches nothing
 ]
-WORTH = {"a": 0.5, "b": -0.25, "c": 1.0, "d": 0.125}
+WORTH = {"a": 0.5, "b": -0.25, "c": 1.0, "d": 0.125, "e": 0.75}
 
 
 class Table(torch.nn.Module):
@@ -46,7 +51,7 @@ def encode(texts):
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
 
 
-def task(lists=LISTS, valid=(), batch=2):
+def task(lists=LISTS, valid=(), batch=2, **options):
     return ListTask(
         Table(),
         lists,
@@ -56,7 +61,58 @@ def task(lists=LISTS, valid=(), batch=2):
         seed=0,
         global_batch=batch,
         save_model=None,
+        **options,
     )
+
+
+FIVE = CostedList(
+    texts=tuple("abcde"),
+    base=(5.0, 4.0, 3.0, 2.0, 1.0),
+    costs=(0.0, 1.0, 0.0, 2.0, 3.0),
+    context="z",
+    taught=tuple((float(number),) for number in range(5)),
+)
+
+
+def test_some_hypotheses_have_a_best_and_a_worse_one():
+    """3,000 draws of three of five, two of which are best, against all orders. Teeth: any three miss the best at times,
+    and are all as likely."""
+    counts = Counter()
+    for number in range(3000):
+        some = FIVE.some(3, Random(number))
+        rows = ["abcde".index(text) for text in some.texts]
+        assert rows == sorted(rows) and len(rows) == 3 and min(some.costs) == 0 < max(some.costs)
+        for name in ("base", "costs", "taught"):
+            assert getattr(some, name) == tuple(getattr(FIVE, name)[row] for row in rows)
+        counts.update(rows)
+    drawn, law = torch.tensor([counts[row] for row in range(5)]), torch.tensor(some_law(FIVE.costs, 3)) / 3
+    assert_same_distribution(drawn, law, false_alarm=1e-6)
+    with pytest.raises(AssertionError):
+        assert_same_distribution(drawn, torch.full((5,), 0.2), false_alarm=1e-6)
+    assert any(min(Random(number).sample(FIVE.costs, 3)) > 0 for number in range(100))
+    assert FIVE.some(5, Random(0)) is FIVE.some(None, Random(0)) is FIVE
+
+
+def some_law(costs, count):
+    """P of each hypothesis to be among them, over all orders: the first best and the first worse one, then others."""
+    orders = list(permutations(range(len(costs))))
+    law = [0.0] * len(costs)
+    for order in orders:
+        best = next(index for index in order if costs[index] == min(costs))
+        worse = next(index for index in order if costs[index] > min(costs))
+        for index in list(dict.fromkeys([best, worse, *order]))[:count]:
+            law[index] += 1 / len(orders)
+    return law
+
+
+def test_hypotheses_are_drawn_anew_in_each_epoch():
+    """By seed, epoch and list, so that a run that goes on sees the same. Teeth: all of them would be one batch."""
+
+    def costs_of_steps(hypotheses):
+        learns = task([FIVE, LISTS[1]], hypotheses=hypotheses)
+        return [learns.batch(step, range(2))["cost_UH"].sum().item() for step in range(1, 9)]
+
+    assert costs_of_steps(2) == costs_of_steps(2) and len(set(costs_of_steps(2))) > 1 == len(set(costs_of_steps(None)))
 
 
 def test_folds_are_runs_of_neighbours_and_cover_every_list_once():

@@ -1,6 +1,6 @@
 """Train an energy on n-best lists: the recogniser's score is the base model, the rest of a list the noise.
 
-    batch of step s    lists in an order of each epoch's own, each with all its hypotheses
+    batch of step s    lists in an order of each epoch's own, each with all its hypotheses, or some that are drawn anew
     loss               a function of (f, E, cost) over a list by name: `objectives.list_losses`
 
 Energies come from whole texts (`WholeTexts`: any network that gives one), are those of an Electric's tokens, added up
@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,6 +69,24 @@ class CostedList:
     @property
     def teaches(self) -> bool:
         return bool(self.taught) or len(set(self.costs)) > 1
+
+    def some(self, count: int | None, random: Random) -> "CostedList":
+        """A best hypothesis, one that is worse, and others up to `count`, drawn; all where there are no more."""
+        if count is None or len(self.texts) <= count:
+            return self
+        drawn = list(range(len(self.texts)))
+        random.shuffle(drawn)
+        least = min(self.costs)
+        best = next(index for index in drawn if self.costs[index] == least)
+        worse = next((index for index in drawn if self.costs[index] > least), best)
+        chosen = sorted(list(dict.fromkeys([best, worse, *drawn]))[:count])
+        return CostedList(
+            texts=tuple(self.texts[index] for index in chosen),
+            base=tuple(self.base[index] for index in chosen),
+            costs=tuple(self.costs[index] for index in chosen),
+            context=self.context,
+            taught=tuple(self.taught[index] for index in chosen if self.taught),
+        )
 
 
 def list_folds(references: Sequence[str], count: int) -> list[NDArray[np.int64]]:
@@ -242,9 +261,10 @@ class ListTask:
         seed: int,
         global_batch: int,
         save_model: Callable[[nn.Module, Path], None],
+        hypotheses: int | None = None,
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model, self.reader, self.objective = model, reader, objective
+        self.model, self.reader, self.objective, self.hypotheses = model, reader, objective, hypotheses
         self.train = [each for each in train if each.teaches]
         self.valid = [each for each in valid if each.teaches]
         if len(self.train) < FEWEST_TO_LEARN:
@@ -257,8 +277,12 @@ class ListTask:
 
     def batch(self, step: int, rows: range) -> Batch:
         positions = (step - 1) * self.global_batch + np.arange(rows.start, rows.stop, dtype=np.int64)
-        _, index_U = epoch_order(positions, len(self.train), seed=derive_seed(self.seed, "list order"))
-        return self._read([self.train[index] for index in index_U])
+        epoch_U, index_U = epoch_order(positions, len(self.train), seed=derive_seed(self.seed, "list order"))
+        drawn = zip(epoch_U.tolist(), index_U.tolist(), strict=True)
+        return self._read([self._some(index, epoch) for epoch, index in drawn])
+
+    def _some(self, index: int, epoch: int) -> CostedList:
+        return self.train[index].some(self.hypotheses, Random(derive_seed(self.seed, "hypotheses", epoch, index)))
 
     def _read(self, lists: Sequence[CostedList]) -> Batch:
         """What the reader made of the lists, and f and costs as (U, H); f = −∞ for what is not there."""

@@ -370,6 +370,44 @@ def test_the_recogniser_is_taken_less_at_its_word(tmp_path, bert):
         verb(lists, bert, teacher=str(bert), base_scale=0.5)
 
 
+def test_the_reference_is_learnt_where_no_hypothesis_is_right(tmp_path, bag):
+    """Both hypotheses are wrong by a word, so that they teach nothing of themselves; the reference has the word that
+    sets other lists right. Teeth: without it there is nothing to learn."""
+    lists = json.loads(written(tmp_path / "own.json", lambda number: "was", lambda number: "was").read_text())
+    for number, each in enumerate(lists.values()):
+        each["ref"] = f"so is good{number}"
+        each["hyp_1"]["text"], each["hyp_2"]["text"] = f"so was good{number}", f"so it good{number}"
+    (tmp_path / "wrong.json").write_text(json.dumps(lists))
+    judged = written(tmp_path / "judged.json", "is bad{}".format, "was bad{}".format)
+    asked = {"dev": str(judged), "folds": 2}
+    run = verb(tmp_path / "wrong.json", bag, with_reference=True, **asked).run(Job(output=tmp_path / "run"))
+    assert run.reranked.value == 0.0 and run.one_best.value == 25.0
+    with pytest.raises(DataError, match="have a hypothesis that is better"):
+        verb(tmp_path / "wrong.json", bag, **asked).run(Job(output=tmp_path / "without"))
+    known = training_lists.costed_lists(read_lists(judged), metric_called("chrf"), with_reference=True)
+    assert all(len(each.texts) == 2 for each in known)  # one of two is right
+
+
+def test_some_hypotheses_of_a_list_are_enough(tmp_path, bag):
+    """Two at a time of three, the same whenever it runs; another number is another run."""
+    lists = json.loads(written(tmp_path / "own.json", "is good{}".format, "was good{}".format).read_text())
+    for number, each in enumerate(lists.values()):
+        each["hyp_3"] = {"score": -1.5, "text": f"so was was good{number}"}
+    (tmp_path / "three.json").write_text(json.dumps(lists))
+    weights = {}
+    for name, hypotheses in (("two", 2), ("again", 2), ("all", None)):
+        run = verb(tmp_path / "three.json", bag, hypotheses=hypotheses, training=ONE_STEP).run(
+            Job(output=tmp_path / name)
+        )
+        weights[name] = EnergyModel.from_pretrained(run.model).network.state_dict()
+    same, other = (
+        all(torch.equal(weights["two"][key], weights[name][key]) for key in weights["two"]) for name in ("again", "all")
+    )
+    assert same and not other
+    with pytest.raises(ConfigError, match="--hypotheses is about errors"):
+        verb(tmp_path / "three.json", bag, teacher="lm", hypotheses=2)
+
+
 def test_ways_to_learn_exclude_each_other(tmp_path, causal, bert):
     lists = written(tmp_path / "lists.json", "good{}".format, "bad{}".format)
     for wrong, words in (

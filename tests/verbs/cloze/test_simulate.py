@@ -5,6 +5,7 @@ import json
 import math
 from collections import Counter
 from random import Random
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from energylm.verbs.cloze.list_simulator import (
     Neighbours,
     SpelledAlike,
     differences,
+    frequency_class,
+    in_random_order,
     spans,
 )
 from energylm.verbs.cloze.simulate import cut_texts
@@ -36,6 +39,15 @@ LISTS = [
     nbest("so a cap", "so a cat", best=1),
     nbest("it is", "it is"),
 ]
+
+
+PAIRS = [("cat", "kat"), ("cap", "kap"), ("tab", "taab"), ("cat", "cap"), ("cod", "cot"), ("cub", "ckb")]
+KNOWN = {"cat", "cap", "tab", "cot", "cod", "kab"}
+
+
+def pairs_confused(pairs, counts=MappingProxyType({})):
+    """What lists of a word and what stands in its place say."""
+    return Confusions.of([nbest(*pair) for pair in pairs], counts)
 
 
 @pytest.mark.parametrize(
@@ -55,21 +67,51 @@ def test_differences_of_a_rival(rival, expected):
 
 
 def test_confusions_are_counted():
-    """Best are "a cat sat", "so a cat", "it is". Of the first, the places of "a", of "cat" and of the end are open, of
-    the second that of "cat". Seven words, of which "sat", "so", "it", "is" occur once, and none of these is open: r is
-    ½ of 5. Places without words: 4 + 4 + 3, of which one is open."""
+    """Best are "a cat sat", "so a cat", "it is". Each of three rivals of the first changes a place of its own, the only
+    rival of the second "cat". Eight words, with 5/3 changes in all: r = 5/24 of words that no text tells apart. Places
+    without words: 4 + 4 + 3, of which one is open."""
     learnt = Confusions.of(LISTS)
     assert learnt.replaced == {
         ("cat",): {("cap",): 2},
         ("a",): {("the",): 1},
         (): {("on",): 1},
     }
-    assert learnt.opened == {("cat",): 2, ("a",): 1, (): 1} and +learnt.open_places == {3: 1, 1: 1}
+    assert learnt.opened == pytest.approx({("cat",): 4 / 3, ("a",): 1 / 3, (): 1 / 3})
+    assert +learnt.open_places == {3: 1, 1: 1}
     assert +learnt.changed_places == {1: 4} and learnt.lengths == {3: 2, 2: 1}
-    assert learnt.rate(("cat",)) == pytest.approx((2 + 0.1) / (2 + 1)) and learnt.rate(("sat",)) == pytest.approx(0.05)
-    assert learnt.rate(("zoo",)) == pytest.approx(0.1) and learnt.rate(()) == 1 / 11 and learnt.rate(("a", "cat")) == 0
+    r = 5 / 24
+    assert learnt.rate(("cat",)) == pytest.approx((4 / 3 + r) / 3) and learnt.rate(("sat",)) == pytest.approx(r / 2)
+    assert [learnt.rate(words) for words in (("zoo",), (), ("a", "cat"))] == pytest.approx([r, 1 / 33, 0])
     with pytest.raises(DataError, match="nothing to imitate"):
         Confusions.of(LISTS[2:])
+
+
+def test_common_words_are_told_from_rare_ones():
+    """By hand: "cat" stands in the texts five times, so its class has 4/3 changes of 2 words, that of words that are in
+    no text 1/3 of 6. Teeth: without the counts a new word has the same rate, however common it is."""
+    assert [frequency_class(count) for count in (0, 1, 3, 4, 15, 16, 10**6)] == [0, 1, 1, 2, 2, 3, 6]
+    learnt, r = Confusions.of(LISTS, {"cat": 5}), 5 / 24
+    assert learnt.rate(("zoo",)) == pytest.approx((1 / 3 + r) / 7)
+    assert learnt.rate(("zoo",), 5) == pytest.approx((4 / 3 + r) / 3) and learnt.rate(("zoo",), 1) == pytest.approx(r)
+    misspellings = Misspellings.of(pairs_confused(PAIRS, {"cat": 5}), known=KNOWN)
+    share = 4 / 6
+    assert misspellings.shares[2] == pytest.approx((1 + share) / 3)
+    assert misspellings.shares[0] == pytest.approx((3 + share) / 5) and misspellings.shares[1] == pytest.approx(share)
+    alone = Confusions.of(LISTS)
+    assert (
+        alone.rate(("zoo",), 0) == pytest.approx(alone.rates[0]) and learnt.rates[0] < alone.rates[0] < learnt.rates[2]
+    )
+
+
+def test_a_race_draws_by_rates():
+    """The first of three: 3,000 races against the rates' shares. Teeth: equal shares do not fit."""
+    rates = {(0, 1): 0.5, (1, 2): 0.1, (2, 3): 0.01}
+    first = Counter(in_random_order(rates, Random(number))[0] for number in range(3000))
+    counts = torch.tensor([first[span] for span in rates])
+    shares = torch.tensor(list(rates.values())) / sum(rates.values())
+    assert_same_distribution(counts, shares, false_alarm=1e-6)
+    with pytest.raises(AssertionError):
+        assert_same_distribution(counts, torch.full((3,), 1 / 3), false_alarm=1e-6)
 
 
 COUNTS = Counter(cat=8, cap=3, cab=1, at=5, zoo=2)
@@ -129,10 +171,6 @@ def test_words_go_with_their_neighbours():
     assert sum(neighbours.prob(("a", word)) for word in everything) == pytest.approx(1.0)
 
 
-PAIRS = [("cat", "kat"), ("cap", "kap"), ("tab", "taab"), ("cat", "cap"), ("cod", "cot"), ("cub", "ckb")]
-KNOWN = {"cat", "cap", "tab", "cot", "cod", "kab"}
-
-
 def misspelling_law(misspellings, word, *, rate, known):
     """Of one place that is open, enumerated: what stays or is known is drawn again, at last the word itself."""
     letters, once = misspellings.letters, Counter()
@@ -151,7 +189,7 @@ def test_misspellings_follow_their_law():
     """Four of six pairs end in what is no word: "k" for a "c" twice and for a "u", and an "a" too many. 3,000 draws for
     "cab" against the law; "kab" is a word here and refused. Teeth: the laws of letters that are all alike, and without
     refusals, do not fit."""
-    misspellings = Misspellings.of(PAIRS, known=KNOWN)
+    misspellings = Misspellings.of(pairs_confused(PAIRS), known=KNOWN)
     assert misspellings.share == 4 / 6 and misspellings.letters.replaced[("c",)] == {("k",): 2}
     rate = misspellings.letters.rate
     law = misspelling_law(misspellings, "cab", rate=rate, known=KNOWN | {"cab"})
@@ -169,21 +207,25 @@ def test_misspellings_follow_their_law():
                 torch.tensor([other[text] for text in texts]),
                 false_alarm=1e-6,
             )
-    nothing = Misspellings.of([("cat", "cap")], known=KNOWN)
+    nothing = Misspellings.of(pairs_confused([("cat", "cap")]), known=KNOWN)
     assert nothing.share == 0 and nothing.letters is None
 
 
-def rival_law(simulator, words, *, rate, weight, has_neighbours):
+def rival_law(simulator, words, *, rate, weight, has_neighbours, count):
     """Of the only rival, where one place is open and changed: every place and every replacement, enumerated. What has
     no neighbours keeps its share, the others share theirs by weight."""
     learnt, misspellings, law = simulator.confusions, simulator.misspellings, Counter()
     candidates = list(spans(len(words)))
-    rates = [rate(words[start:end]) for start, end in candidates]
+    rates = [
+        rate(words[start:end], count(words[start])) if end - start == 1 else rate(words[start:end])
+        for start, end in candidates
+    ]
     for (start, end), of_place in zip(candidates, rates, strict=True):
         seen = learnt.replaced.get(words[start:end], Counter())
         replacements = Counter({by: count / seen.total() for by, count in seen.items()})
         if end - start == 1:
-            known, share = seen.total() / (seen.total() + 1), misspellings.share
+            known = seen.total() / (seen.total() + 1)
+            share = misspellings.shares[frequency_class(count(words[start]))]
             replacements = Counter({by: known * p for by, p in replacements.items()})
             [log_prob_V] = simulator.spelled_alike.log_probs([words[start]])
             for word, log_prob in zip(simulator.spelled_alike.words, log_prob_V, strict=True):
@@ -206,7 +248,8 @@ def rival_law(simulator, words, *, rate, weight, has_neighbours):
 @pytest.mark.parametrize("misspelled", [False, True])
 def test_rivals_follow_their_law(misspelled):
     """4,000 lists of "a cat" against the enumerated law; one false alarm in a million. Teeth: the laws of places that
-    are all alike, of words that go with any others, and of misspellings that need neighbours do not fit."""
+    are all alike, of words that go with any others, of misspellings that need neighbours, and of words that are as
+    common as their own document makes them do not fit."""
     lists = [
         nbest("a cat sat", "a cap sat"),
         nbest("so a cat", "so a cap"),
@@ -214,28 +257,31 @@ def test_rivals_follow_their_law(misspelled):
         nbest("it is it", "it is"),
     ]
     alike = SpelledAlike(COUNTS, commonness=0.5, distance_cost=1.0)
-    misspellings = Misspellings.of(PAIRS if misspelled else [("cat", "cap")], known=KNOWN | {"a", "the"})
-    neighbours = Neighbours(SENTENCES)
-    simulator = ListSimulator(Confusions.of(lists), alike, neighbours, misspellings, drawn=200)
+    confused = pairs_confused(PAIRS if misspelled else [("cat", "cap")], COUNTS)
+    misspellings = Misspellings.of(confused, known=KNOWN | {"a", "the"})
+    neighbours, own = Neighbours(SENTENCES), {"cat": 7}
+    simulator = ListSimulator(Confusions.of(lists, COUNTS), alike, neighbours, misspellings, drawn=200)
     right = {
         "rate": simulator.confusions.rate,
         "weight": neighbours.prob,
         "has_neighbours": lambda word: word in neighbours.single,
+        "count": lambda word: COUNTS[word] - own.get(word, 0),
     }
     law = rival_law(simulator, ("a", "cat"), **right)
     assert sum(law.values()) == pytest.approx(1.0)
     law.pop("a cat", None)  # no rival: drawn again
     drawn = Counter()
     for number in range(4000):
-        made = simulator.simulate("a cat", hypotheses=2, random=Random(number), utterance="u")
+        made = simulator.simulate("a cat", hypotheses=2, random=Random(number), utterance="u", own=own)
         assert made.reference == made.hypotheses[0].text == "a cat" and len(made.hypotheses) == 2
         drawn[made.hypotheses[1].text] += 1
     assert set(drawn) <= set(law) and (drawn["a kat"] > 0) == misspelled
     counts = torch.tensor([drawn[text] for text in law])
     total = sum(law.values())
     assert_same_distribution(counts, torch.tensor([p / total for p in law.values()]), false_alarm=1e-6)
-    mistakes = [{"rate": lambda words: float(right["rate"](words) > 0)}, {"weight": lambda words: 1.0}]
-    for wrong in [*mistakes, *([{"has_neighbours": lambda word: True}] if misspelled else [])]:
+    mistakes = [{"rate": lambda *of_words: float(right["rate"](*of_words) > 0)}, {"weight": lambda words: 1.0}]
+    of_misspellings = [{"has_neighbours": lambda word: True}, {"count": COUNTS.__getitem__}] if misspelled else []
+    for wrong in [*mistakes, *of_misspellings]:
         other = rival_law(simulator, ("a", "cat"), **right | wrong)
         with pytest.raises(AssertionError):
             total = sum(other[text] for text in law)
@@ -323,7 +369,7 @@ def test_lower_case_lists_get_lower_case_text(tmp_path, lists):
 def test_texts_begin_with_sentences(tmp_path):
     """Three words each: what is left of a sentence goes, what is too short is joined by the next."""
     texts = list(cut_texts(["a b c d", "e", "f g h i", "j k l", "m"], Counter({3: 1}), Random(0)))
-    assert texts == ["a b c", "e f g", "j k l"]
+    assert texts == [(0, "a b c"), (1, "e f g"), (3, "j k l")]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,8 @@ def count_reranker(verb: "TrainReranker", around: Surroundings) -> Counted | Non
     if verb.teacher:
         learnt = [texts[:TAUGHT_OF_A_LIST] for texts in learnt]
         _score(counted, verb.teacher, learnt, around, before=verb.context)
-    hypotheses, length = fmean(map(len, learnt)), fmean(_padded(texts, network) for texts in learnt)
+    hypotheses = fmean(min(len(texts), verb.hypotheses or len(texts)) for texts in learnt)
+    length = fmean(_padded(texts, network) for texts in learnt)
     held_out = [0.0, *([len(train) / verb.folds] * (0 if dev else verb.folds))]  # from what all learn, and each fold
     for held in held_out:
         validated = round(verb.validation_share * (len(learnt) - held)) * hypotheses

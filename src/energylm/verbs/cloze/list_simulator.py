@@ -2,18 +2,23 @@
 
     learnt of lists    the words of the recogniser's best hypothesis are aligned with those of each rival; a run of
                        words that differs is a place that is open, and what stands there in the rival replaces it
-    open places        as many as a list has; where:   p(place) ∝ (k + κ r) / (n + κ)     k: times that its words were
-                       open, n: times that they stood in a best hypothesis, r: the rate k / n of words with n = 1
+    open places        as many as a list has; where:   p(place) ∝ (k + κ r) / (n + κ)     k: the shares of rivals that
+                       had its words otherwise, added up, n: how often they stood in a best hypothesis, r: the rate of
+                       words as common in the texts
     replacement        of seen ones with probability N / (N + κ), by their counts, N in all; else a word spelled alike,
                        p(b | a) ∝ c_b^ρ · exp(−σ d(a, b))   c_b: occurrences, d: letters to change; ρ and σ by maximum
-                       likelihood of the words that the lists confuse; or, as often as the lists have it, no word
+                       likelihood of the words that the lists confuse; or, as often as the lists have it in place of
+                       words as common, no word
+    as common          by the length of the binary number of occurrences, halved. Of a text its own document does not
+                       count: a name that it has on every page is as rare to a recogniser as one that no text has
     no word            what the texts do not have: letters are replaced as the lists replace them where they write such,
                        in places and as many as above, letters in place of words
     in their place     of several replacements each is kept by importance P(left, b, right): a recogniser writes what
                        goes with the words around it. P by pairs of words of the texts; what is no word has none there,
                        and keeps its share
 
-A rival changes as many of the open places as rivals of the lists do. The text itself comes first.
+A rival changes as many of the open places as rivals of the lists do, drawn by the same rates. The text itself comes
+first.
 
 After the hallucinated lists of Sagae et al. 2012; pairs of words and a channel over spelling in place of their phrases
 and phones.
@@ -22,12 +27,13 @@ Relations  `simulate` is the verb; `data.nbest` reads lists.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from random import Random
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -48,6 +54,7 @@ NEAREST = 200  # words spelled alike that are drawn from
 REPLACEMENTS = 3  # of a place, which the rivals of a list share
 DRAWN = 24  # of which these are chosen by the words around them
 PAIR_PRIOR = 2.0  # occurrences of a word before single words tell
+CLASSES = 7  # of words by how common they are
 TRIES = 8  # for each rival, until it differs from all others
 
 
@@ -56,26 +63,27 @@ class Confusions:
     """What the lists of a recogniser say of its mistakes."""
 
     replaced: dict[Words, Counter[Words]] = field(default_factory=lambda: defaultdict(Counter))
-    opened: Counter[Words] = field(default_factory=Counter)  # k
+    opened: dict[Words, float] = field(default_factory=lambda: defaultdict(float))  # k
     occurred: Counter[Words] = field(default_factory=Counter)  # n
     open_places: Counter[int] = field(default_factory=Counter)  # of a list
     changed_places: Counter[int] = field(default_factory=Counter)  # of a rival
     lengths: Counter[int] = field(default_factory=Counter)  # words of a best hypothesis
+    counts: Mapping[str, int] = field(default_factory=dict)  # how often words stand in the texts
 
     @classmethod
-    def of(cls, lists: Iterable[NBest]) -> "Confusions":
-        learnt = cls()
+    def of(cls, lists: Iterable[NBest], counts: Mapping[str, int] = MappingProxyType({})) -> "Confusions":
+        learnt = cls(counts=counts)
         for of_list in lists:
             best = tuple(of_list.hypotheses[recognisers_best(of_list)].text.split())
-            places: set[Span] = set()
+            places: Counter[Span] = Counter()
             for rival in of_list.hypotheses:
                 changes = differences(best, tuple(rival.text.split()))
                 for span, by in changes:
                     learnt.replaced[best[slice(*span)]][by] += 1
                 places.update(span for span, _ in changes)
                 learnt.changed_places[len(changes)] += bool(changes)
-            for start, end in places:
-                learnt.opened[best[start:end]] += 1
+            for (start, end), rivals in places.items():
+                learnt.opened[best[start:end]] += rivals / (len(of_list.hypotheses) - 1)
             for start, end in spans(len(best)):
                 learnt.occurred[best[start:end]] += 1
             learnt.open_places[len(places)] += bool(places)
@@ -85,29 +93,38 @@ class Confusions:
         return learnt
 
     @cached_property
-    def rate_of_rare(self) -> float:
-        """r: how often a word is open that occurs once."""
-        once = [words for words, count in self.occurred.items() if count == 1 and len(words) == 1]
-        return (sum(self.opened[words] > 0 for words in once) + 0.5) / (len(once) + 1)
+    def rates(self) -> dict[int, float]:
+        """r: how readily a word is open, by how common it is."""
+        opened, occurred = [0.0] * CLASSES, [0] * CLASSES
+        for words, count in self.occurred.items():
+            if len(words) == 1:
+                common = frequency_class(self.counts.get(words[0], 0))
+                opened[common] += self.opened.get(words, 0.0)
+                occurred[common] += count
+        overall = sum(opened) / sum(occurred)
+        return {common: (opened[common] + PRIOR * overall) / (occurred[common] + PRIOR) for common in range(CLASSES)}
 
-    def rate(self, words: Words) -> float:
-        """How readily a place with these words is open; 0 for several words, or none, that never were."""
+    def rate(self, words: Words, count: int | None = None) -> float:
+        """How readily a place with these words is open; 0 for several words, or none, that never were. `count` is how
+        often the only word stands in texts, if not as often as in all."""
         if len(words) != 1:
-            return self.opened[words] / self.occurred[words] if self.opened[words] else 0.0
-        return (self.opened[words] + PRIOR * self.rate_of_rare) / (self.occurred[words] + PRIOR)
+            return self.opened[words] / self.occurred[words] if words in self.opened else 0.0
+        rate = self.rates[frequency_class(self.counts.get(words[0], 0) if count is None else count)]
+        return (self.opened.get(words, 0.0) + PRIOR * rate) / (self.occurred[words] + PRIOR)
 
-    def drawn_places(self, words: Words, random: Random) -> list[Span]:
-        """As many as a list has, one after the other by their rates, without replacement (Efraimidis & Spirakis 2006)
-        or overlap."""
-        keys = {}
-        for span in spans(len(words)):
-            if rate := self.rate(words[slice(*span)]):
-                keys[span] = random.random() ** (1 / rate)
-        chosen: list[Span] = []
-        count = _drawn(self.open_places, random)
-        for span in sorted(keys, key=keys.__getitem__, reverse=True):
-            if len(chosen) < count and not any(_overlap(span, other) for other in chosen):
-                chosen.append(span)
+    def drawn_places(self, words: Words, random: Random, counts: Sequence[int] | None = None) -> dict[Span, float]:
+        """As many as a list has, without overlap, with their rates. `counts` are how often each word stands in texts,
+        if not as often as in all."""
+        rates: dict[Span, float] = {}
+        for start, end in spans(len(words)):
+            count = None if counts is None or end - start != 1 else counts[start]
+            if rate := self.rate(words[start:end], count):
+                rates[start, end] = rate
+        chosen: dict[Span, float] = {}
+        places = _drawn(self.open_places, random)
+        for span in in_random_order(rates, random):
+            if len(chosen) < places and not any(_overlap(span, other) for other in chosen):
+                chosen[span] = rates[span]
         return chosen
 
     @property
@@ -119,6 +136,11 @@ class Confusions:
             for by in all_of
             if len(source) == len(by) == 1
         ]
+
+
+def frequency_class(count: int) -> int:
+    """The class of a word that occurs so often: 0, 1 to 3, 4 to 15, 16 to 63 …"""
+    return min((count.bit_length() + 1) // 2, CLASSES - 1)
 
 
 def differences(best: Words, rival: Words) -> list[tuple[Span, Words]]:
@@ -235,18 +257,30 @@ class Neighbours:
 class Misspellings:
     """What a recogniser writes that is no word: letters of a word replaced as it replaces them."""
 
-    share: float  # of the words that it confuses others with
+    share: float  # of what it writes in place of words
+    shares: Mapping[int, float]  # of words by how common they are
     known: AbstractSet[str]
     letters: Confusions | None  # of those pairs whose second is no word, a letter for a word; None: there is no pair
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[str, str]], *, known: AbstractSet[str]) -> "Misspellings":
-        misspelled = [(a, b) for a, b in pairs if b not in known]
+    def of(cls, confusions: Confusions, *, known: AbstractSet[str]) -> "Misspellings":
+        """`known` are the words; those of the lists are as common as `confusions` says."""
+        wrote: Counter[int] = Counter()
+        no_words: Counter[int] = Counter()
+        for source, all_of in confusions.replaced.items():
+            for by, count in all_of.items():
+                if len(source) == len(by) == 1:
+                    common = frequency_class(confusions.counts.get(source[0], 0))
+                    wrote[common] += count
+                    no_words[common] += count * (by[0] not in known)
+        misspelled = [(a, b) for a, b in confusions.pairs if b not in known]
         if not any(differences(tuple(a), tuple(b)) for a, b in misspelled):
-            return cls(0.0, known, None)
+            return cls(0.0, dict.fromkeys(range(CLASSES), 0.0), known, None)
         spelled = [[Hypothesis(" ".join(a), 1.0), Hypothesis(" ".join(b), 0.0)] for a, b in misspelled]
         letters = Confusions.of(NBest("", None, tuple(pair)) for pair in spelled)
-        return cls(len(misspelled) / len(pairs), known, letters)
+        share = no_words.total() / wrote.total()
+        shares = {common: (no_words[common] + PRIOR * share) / (wrote[common] + PRIOR) for common in range(CLASSES)}
+        return cls(share, shares, known, letters)
 
     def draw(self, word: str, random: Random) -> str:
         """The word itself where its letters lead to other words alone."""
@@ -276,48 +310,64 @@ class ListSimulator:
     @classmethod
     def fitted(cls, lists: Sequence[NBest], sentences: Sequence[str], *, seed: int) -> "ListSimulator":
         """Words are those of the sentences; whatever else the lists have is misspelled."""
-        confusions = Confusions.of(lists)
-        alike = SpelledAlike(Counter(word for sentence in sentences for word in sentence.split()))
+        counts = Counter(word for sentence in sentences for word in sentence.split())
+        confusions, alike = Confusions.of(lists, counts), SpelledAlike(counts)
         alike.fit(confusions.pairs, seed=seed)
-        misspellings = Misspellings.of(confusions.pairs, known=set(alike.words))
+        misspellings = Misspellings.of(confusions, known=set(alike.words))
         return cls(confusions, alike, Neighbours(sentences), misspellings)
 
-    def simulate(self, text: str, *, hypotheses: int, random: Random, utterance: str) -> NBest:
-        """The text and its rivals, all different; fewer than `hypotheses` where no more were found."""
+    def simulate(
+        self,
+        text: str,
+        *,
+        hypotheses: int,
+        random: Random,
+        utterance: str,
+        own: Mapping[str, int] = MappingProxyType({}),
+    ) -> NBest:
+        """The text and its rivals, all different; fewer than `hypotheses` where no more were found. `own` are the
+        counts of the document that it stands in."""
         words = tuple(text.split())
-        choices = [
-            (span, self._replacements(words, span, random)) for span in self.confusions.drawn_places(words, random)
-        ]
+        counts = [self.confusions.counts.get(word, 0) - own.get(word, 0) for word in words]
+        rates = self.confusions.drawn_places(words, random, counts)
+        choices = {span: self._replacements(words, span, counts, random) for span in rates}
         texts = dict.fromkeys([text])
         for _ in range(TRIES * (hypotheses - 1)):
             if len(texts) == hypotheses or not choices:
                 break
             count = min(_drawn(self.confusions.changed_places, random), len(choices))
             rival = list(words)
-            for (start, end), replacements in sorted(random.sample(choices, count), reverse=True):
-                rival[start:end] = random.choice(replacements)
+            for start, end in sorted(in_random_order(rates, random)[:count], reverse=True):
+                rival[start:end] = random.choice(choices[start, end])
             if rival:
                 texts[" ".join(rival)] = None
         return NBest(utterance, text, tuple(Hypothesis(each, 0.0) for each in texts))
 
-    def _replacements(self, words: Words, span: Span, random: Random) -> list[Words]:
+    def _replacements(self, words: Words, span: Span, counts: Sequence[int], random: Random) -> list[Words]:
         """Drawn by what the lists confuse, resampled by the words around."""
         left, right = ("", *words)[span[0]], (*words, "")[span[1]]
-        drawn = [self._replacement(words[slice(*span)], random) for _ in range(self.drawn)]
+        share = self.misspellings.shares[frequency_class(sum(counts[slice(*span)]))]  # asked for of single words
+        drawn = [self._replacement(words[slice(*span)], share, random) for _ in range(self.drawn)]
         weights = [self.neighbours.prob((left, *by, right)) for by in drawn]
         have_neighbours = [all(word in self.neighbours.single for word in by) for by in drawn]
         known = [weight for weight, has in zip(weights, have_neighbours, strict=True) if has]
-        share = sum(known) / len(known) if known else 1.0
-        weights = [weight if has else share for weight, has in zip(weights, have_neighbours, strict=True)]
+        kept = sum(known) / len(known) if known else 1.0
+        weights = [weight if has else kept for weight, has in zip(weights, have_neighbours, strict=True)]
         return random.choices(drawn, weights, k=REPLACEMENTS)
 
-    def _replacement(self, words: Words, random: Random) -> Words:
+    def _replacement(self, words: Words, share: float, random: Random) -> Words:
         seen = self.confusions.replaced.get(words, Counter())
         if len(words) != 1 or random.random() * (seen.total() + PRIOR) < seen.total():
             return _drawn(seen, random)
-        if random.random() < self.misspellings.share:
+        if random.random() < share:
             return (self.misspellings.draw(words[0], random),)
         return (self.spelled_alike.draw(words[0], random),)
+
+
+def in_random_order(rates: Mapping[Span, float], random: Random) -> list[Span]:
+    """Drawn one after the other by their rates, without replacement: a race of exponential times."""
+    times = {span: random.expovariate(rate) for span, rate in rates.items()}
+    return sorted(times, key=times.__getitem__)
 
 
 def _overlap(a: Span, b: Span) -> bool:

@@ -97,6 +97,19 @@ class TrainReranker(TrainingVerb):
         description="Factor of the recogniser's scores while the energy learns; below 1 where it is surer than it is "
         "right. λ is found afterwards, by the scores as they are.",
     )
+    with_reference: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="Learn from the reference as well where no hypothesis is right: as one that costs nothing and has "
+        "the recogniser's highest score. Otherwise the best of wrong hypotheses is what is learnt.",
+    )
+    hypotheses: int | None = Field(
+        None,
+        ge=2,
+        exclude_if=lambda value: value is None,
+        description="So many hypotheses of a list at a time, drawn anew in each epoch, a best and a worse one among "
+        "them: quicker, and less is learnt by heart. None: all.",
+    )
     pooling: Pooling = Field("sum", description="How states of tokens become one energy: sum, mean or first.")
     likelihood: float | None = Field(
         None,
@@ -174,7 +187,7 @@ class TrainReranker(TrainingVerb):
                 raise ValueError(f"{option} is for {needs} alone; add that, or drop it")
         if ways and "pooling" in self.model_fields_set:
             raise ValueError(f"--pooling makes one energy of a text, and --{ways[0]} has its own; drop one of them")
-        for name in ("objective", "base_scale"):
+        for name in ("objective", "base_scale", "with_reference", "hypotheses"):
             if self.teacher and name in self.model_fields_set:
                 option = f"--{name.replace('_', '-')}"
                 raise ValueError(f"{option} is about errors, and --teacher learns a model's scores; drop one of them")

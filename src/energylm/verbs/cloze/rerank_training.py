@@ -126,7 +126,8 @@ def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
     """Train into the folder of the job, or continue the run that it holds."""
     output, metric = job.folder, metric_called(verb.metric)
     train, dev, also = read_training_lists(verb)
-    known = TrainingLists.of(dev or train, metric, folds=verb.folds)
+    own_reference = {"with_reference": verb.with_reference}
+    known = TrainingLists.of(dev or train, metric, folds=verb.folds, **own_reference)
     lists, own = known.lists, NamedScorer(model=MODEL_FOLDER, casing=verb.casing)
     if verb.likelihood:
         own = own.model_copy(update={"context": verb.context})
@@ -135,7 +136,8 @@ def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
         learnt, more = taught[: len(train)], taught[len(train) :]
         known = known if dev else replace(known, costed=learnt)
     else:
-        learnt, more = (costed_lists(train, metric) if dev else known.costed), costed_lists(also, metric)
+        learnt = costed_lists(train, metric, **own_reference) if dev else known.costed
+        more = costed_lists(also, metric, **own_reference)
     judged: list[list[float]] = [[]] * len(lists)
     for fold, held_out in enumerate(() if dev else known.folds):
         folder = output / "folds" / str(fold + 1)
@@ -200,6 +202,7 @@ def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> Tr
         seed=training.seed,
         global_batch=training.global_batch,
         save_model=save,
+        hypotheses=verb.hypotheses,
         fingerprint={
             "init": model_identity(verb.init),
             "objective": verb.objective,
@@ -208,6 +211,7 @@ def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> Tr
             "texts": sha256_of_json([[each.texts, each.base, each.costs] for each in lists]),
             **(own if verb.likelihood else {}),
             **({"electric": True} if verb.electric else {}),
+            **({"hypotheses": verb.hypotheses} if verb.hypotheses else {}),
             **({"taught": sha256_of_json([each.taught for each in lists])} if verb.teacher else {}),
         },
     )
@@ -339,7 +343,7 @@ def _kind(model: str) -> str | None:
 
 
 def _names(verb: TrainReranker) -> list[str]:
-    return [Path(name).name for name in verb.lists]
+    return [Path(name).name for name in (*verb.lists, *verb.also)]
 
 
 def _judge(folder: Path, lists: Sequence[NBest], own: NamedScorer) -> list[list[float]]:

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Annotated
@@ -51,7 +52,7 @@ class SimulatedLists(Record):
     confusions: int  # different ones that these had
     commonness: float  # ρ
     distance_cost: float  # σ
-    no_words: float  # share of confused words that the text does not have
+    no_words: float  # share of what stands in place of words that the text does not have
     path: Path = field(metadata=LOCAL)
 
     def summary(self) -> str:
@@ -96,12 +97,13 @@ class SimulateLists(Verb):
     def run(self, job: Job = DEFAULT_JOB) -> SimulatedLists:
         lists, path = self._lists(), job.folder / LISTS_FILE
         is_upper = all(each.hypotheses[0].text == each.hypotheses[0].text.upper() for each in lists)
-        sentences = [
-            sentence if is_upper else sentence.lower()
+        documents = [
+            [sentence if is_upper else sentence.lower() for sentence in document.pieces]
             for source in open_sources(self.text, SourceSettings(style="spoken"))
             for document in source.documents()
-            for sentence in document.pieces
         ]
+        sentences = [sentence for document in documents for sentence in document]
+        document_of = [number for number, document in enumerate(documents) for _ in document]
         if not sentences:
             raise DataError("the text has no sentence of words; give plain text, or name its format as in jsonl:FILE")
         simulator = ListSimulator.fitted(lists, sentences, seed=self.seed)
@@ -111,18 +113,28 @@ class SimulateLists(Verb):
             raise DataError(f"the text has {len(sentences)} sentences, too little for a list; give more of it")
         count = min(self.count or len(texts), len(texts))
         chosen = np.sort(shuffled(np.arange(count), len(texts), seed=derive_seed(self.seed, "texts")))
+
+        @lru_cache(maxsize=1)  # texts come in the order of their documents
+        def counts_of(document: int) -> Counter[str]:
+            """Of a document among others; of the only one nothing, since nothing else says how common words are."""
+            return Counter(word for sentence in documents[document] for word in sentence.split() if len(documents) > 1)
+
         hypotheses = words = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as part, part.open("w", encoding="utf-8") as file:
             with progress("simulating lists", total=count, unit="list") as bar:
                 for index in chosen.tolist():
-                    random = Random(derive_seed(self.seed, "simulated list", index))
+                    first, text = texts[index]
                     made = simulator.simulate(
-                        texts[index], hypotheses=self.hypotheses, random=random, utterance=f"{index}-simulated"
+                        text,
+                        hypotheses=self.hypotheses,
+                        random=Random(derive_seed(self.seed, "simulated list", index)),
+                        utterance=f"{index}-simulated",
+                        own=counts_of(document_of[first]),
                     )
                     file.write(json.dumps(as_record(made), ensure_ascii=False) + "\n")
                     hypotheses += len(made.hypotheses)
-                    words += len(texts[index].split())
+                    words += len(text.split())
                     bar.advance(1)
         alike = simulator.spelled_alike
         return SimulatedLists(
@@ -147,15 +159,18 @@ class SimulateLists(Verb):
         return [each for name in self.lists for each in read_lists(name, form=self.format)]
 
 
-def cut_texts(sentences: Iterable[str], lengths: Counter[int], random: Random) -> Iterator[str]:
-    """Texts that begin with a sentence and are as long as the lists are; what is left of the last sentence goes."""
+def cut_texts(sentences: Iterable[str], lengths: Counter[int], random: Random) -> Iterator[tuple[int, str]]:
+    """Texts that begin with a sentence, whose number comes first, and are as long as the lists are; what is left of the
+    last sentence goes."""
     sizes, weights = list(lengths), list(lengths.values())
     words: list[str] = []
+    first = 0
     [size] = random.choices(sizes, weights)
-    for sentence in sentences:
+    for number, sentence in enumerate(sentences):
+        first = first if words else number
         words += sentence.split()
         if len(words) >= size:
-            yield " ".join(words[:size])
+            yield first, " ".join(words[:size])
             words = []
             [size] = random.choices(sizes, weights)
 

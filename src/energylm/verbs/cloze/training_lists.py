@@ -14,6 +14,7 @@ from energylm.training.list_task import CostedList, list_folds, same_reference
 from energylm.verbs.cloze.rerank_train import TrainReranker
 
 Indices = NDArray[np.int64]
+RIGHT = 1e-9  # cost of a hypothesis that is the reference, up to rounding
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,11 @@ class TrainingLists:
     folds: list[Indices]
 
     @classmethod
-    def of(cls, lists: list[NBest], metric: AdditiveMetric, *, folds: int) -> "TrainingLists":
+    def of(
+        cls, lists: list[NBest], metric: AdditiveMetric, *, folds: int, with_reference: bool = False
+    ) -> "TrainingLists":
         statistics_UHM = hypothesis_statistics(lists, metric)
-        costed = _costed(lists, statistics_UHM, metric)
+        costed = _costed(lists, statistics_UHM, metric, with_reference=with_reference)
         return cls(lists, statistics_UHM, costed, list_folds([each.reference or "" for each in lists], folds))
 
     def without(self, fold: int) -> list[CostedList]:
@@ -36,12 +39,16 @@ class TrainingLists:
         return [self.costed[index] for other, part in enumerate(self.folds) if other != fold for index in part]
 
 
-def costed_lists(lists: list[NBest], metric: AdditiveMetric) -> list[CostedList]:
+def costed_lists(lists: list[NBest], metric: AdditiveMetric, *, with_reference: bool = False) -> list[CostedList]:
     """Of lists that are learnt from and not judged."""
-    return _costed(lists, hypothesis_statistics(lists, metric), metric) if lists else []
+    if not lists:
+        return []
+    return _costed(lists, hypothesis_statistics(lists, metric), metric, with_reference=with_reference)
 
 
-def _costed(lists: list[NBest], statistics_UHM: Floats, metric: AdditiveMetric) -> list[CostedList]:
+def _costed(
+    lists: list[NBest], statistics_UHM: Floats, metric: AdditiveMetric, *, with_reference: bool
+) -> list[CostedList]:
     cost_UH = text_costs(statistics_UHM, metric)
     costed = []
     for row, of_list in enumerate(lists):
@@ -49,6 +56,8 @@ def _costed(lists: list[NBest], statistics_UHM: Floats, metric: AdditiveMetric) 
         members = [of_list.hypotheses[index] for index in filled]
         costs = tuple(float(cost_UH[row, index]) for index in filled)
         texts, base = tuple(each.text for each in members), tuple(each.score for each in members)
+        if with_reference and members and min(costs) > RIGHT and (of_list.reference or "").strip():
+            texts, base, costs = (*texts, str(of_list.reference)), (*base, max(base)), (*costs, 0.0)
         costed.append(CostedList(texts, base, costs, of_list.context))
     return costed
 
