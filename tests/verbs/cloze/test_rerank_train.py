@@ -130,13 +130,15 @@ def test_the_energy_has_a_weight_of_its_own(tmp_path, bag):
     lists = written(tmp_path / "shared.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
     (tmp_path / "words.txt").write_text("so it is")
     scorer = f"frequency:{tmp_path / 'words.txt'}"
-    asked = verb(lists, bag, scorer=scorer, term="words", search="smooth", training=ONE_STEP | {"steps": 3})
+    training = ONE_STEP | {"steps": 3}
+    asked = verb(lists, bag, scorer=scorer, term="words", search="smooth", casing="lower", training=training)
     run = asked.run(Job(output=tmp_path / "run"))
     saved = json.loads((tmp_path / "run" / "reranker.json").read_text())
     assert saved["alone"] == run.weight_alone and saved["weight"] == list(run.weights) and len(run.weights) == 3
     assert saved["search"] == "smooth" and run.weight_alone != pytest.approx(run.weights[0], rel=1e-3)
     own = {"files": str(lists), "model": str(run.model), "trained_weights": True}
     alone = Rerank.checked(own).with_weights()
+    assert alone.all_scorers[0].casing == "lower"  # as it was read there
     assert alone.weight == (run.weight_alone,) and alone.run().sets["shared"].weights == (run.weight_alone,)
     beside = Rerank.checked(own | {"scorer": scorer, "term": "words"}).with_weights()
     whole = Rerank.checked({"files": str(lists), "model": str(tmp_path / "run")})

@@ -238,25 +238,27 @@ class Rerank(Verb, ListScorerConfig):
         )
 
     def with_weights(self) -> Self:
-        """The same with the λ that its model was trained with, where these are asked for."""
+        """The same with the λ that its model was trained with, where these are asked for, read as it was read there."""
         if not self.trained_weights:
             return self
-        folder = Path(str(self.model)).parent
-        saved = _saved_reranker(folder)
-        if "alone" not in saved or Path(str(self.model)).name != MODEL_FOLDER:
+        folder, is_model = Path(str(self.model)).parent, Path(str(self.model)).name == MODEL_FOLDER
+        saved = _saved_reranker(folder) if is_model else {}
+        if "alone" not in saved:
             raise ModelError(
                 f"{self.model} has no λ of `energylm rerank train` beside it; give --dev lists, or a --weight"
             )
-        beside = [scorer.model for scorer in self.all_scorers[1:]], list(self.term)
-        trained = [scorer["model"] for scorer in saved["scorers"][1:]], saved["term"]
-        if beside not in (([], []), trained):
-            named = ", ".join([*trained[0], *trained[1]]) or "nothing"
+        scorers, weight = [NamedScorer(**each) for each in saved["scorers"]], tuple(saved["weight"])
+        beside = [*(scorer.model for scorer in self.all_scorers[1:]), *self.term]
+        trained = [*(scorer.model for scorer in scorers[1:]), *saved["term"]]
+        if not beside:
+            scorers, weight = scorers[:1], (saved["alone"],)
+        elif beside != trained:
             raise ModelError(
-                f"{folder} has λ of its model by itself and beside {named}, not beside "
-                f"{', '.join([*beside[0], *beside[1]])}; give --dev lists, or a --weight for each"
+                f"{folder} has λ of its model by itself and beside {', '.join(trained) or 'nothing'}, not beside "
+                f"{', '.join(beside)}; give --dev lists, or a --weight for each"
             )
-        weight = tuple(saved["weight"]) if beside == trained else (saved["alone"],)
-        return self.model_copy(update={"weight": weight, "trained_weights": False})
+        own = {"model": None, "scorer": (), "scorers": tuple(scorers), "weight": weight, "trained_weights": False}
+        return self.model_copy(update=own)
 
     @property
     def all_sets(self) -> tuple[RerankSet, ...]:
