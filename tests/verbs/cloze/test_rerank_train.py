@@ -124,7 +124,7 @@ def test_lists_that_are_also_learnt_from_are_so_in_every_fold(tmp_path, bag, mon
         verb(own, bag, also=str(other), dev=str(own))
 
 
-def test_the_energy_has_a_weight_of_its_own(tmp_path, bag):
+def test_the_energy_has_a_weight_of_its_own(tmp_path, bag, capsys):
     """--trained-weights: OUTPUT/model by itself takes the λ of the energy alone, beside what it was trained beside
     those of all, beside other things none. Teeth: these λ differ."""
     lists = written(tmp_path / "shared.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
@@ -152,6 +152,12 @@ def test_the_energy_has_a_weight_of_its_own(tmp_path, bag):
             Rerank.checked(own | wrong)
     with pytest.raises(ConfigError, match="both dev and weights"):
         Rerank.checked(own | {"dev": str(lists)})
+    assert "learnt from" not in capsys.readouterr().err
+    (tmp_path / "other.json").write_text(lists.read_text())
+    for dev, is_known in (("shared.json", True), ("other.json", False)):
+        tuned = {"files": str(lists), "model": str(run.model), "dev": str(tmp_path / dev)}
+        Rerank.checked(tuned).run()
+        assert ("learnt from shared.json, so λ of these lists" in capsys.readouterr().err) == is_known
 
 
 def test_smooth_weights_are_those_of_the_least_expected_cost(tmp_path, bag, monkeypatch):

@@ -16,7 +16,7 @@ energy, the folds are those of the dev lists, and training lists with a referenc
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -250,7 +250,7 @@ def _likelihood(verb: TrainReranker, folder: Path) -> Start:
     def save(network: nn.Module, target: Path) -> None:
         lm.model.network = without_adapters(network)
         lm.name = folder.name
-        lm.provenance |= {"list_objective": verb.objective, "trained_on": _names(verb)}
+        lm.provenance |= {"list_objective": verb.objective, **_trained_on(verb, lm.provenance)}
         lm.save_pretrained(target)
 
     assert verb.likelihood is not None
@@ -303,7 +303,7 @@ def _electric(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) ->
 
     def save(network: nn.Module, target: Path) -> None:
         model.main, model.name = cast(TokenEnergy, network), folder.name
-        model.provenance |= {**learnt, "trained_on": _names(verb)}
+        model.provenance |= {**learnt, **_trained_on(verb, model.provenance)}
         model.save_pretrained(target)
 
     tokens = [len(encode(text)[0]) for each in lists for text in each.texts]
@@ -325,14 +325,16 @@ def start_energy(verb: TrainReranker) -> EnergyModel:
     """An energy as it is; of an Electric the token energies, added up; of any other body a new projection."""
     kind, location = _kind(verb.init), locate(verb.init)
     if kind == ENERGY:
-        return EnergyModel.from_pretrained(verb.init)
+        energy = EnergyModel.from_pretrained(verb.init)
+        energy.provenance |= _trained_on(verb, energy.provenance)
+        return energy
     energy = EnergyModel.from_encoder(
         verb.init, pooling=verb.pooling, reads=TEXT, long_texts="cut-left", seed=verb.training.seed
     )
     if kind == ELECTRIC and verb.pooling == SUM and isinstance(location, Path):
         load_head(energy.network.head, location)
         energy.network.head.bias.data.zero_()  # Electric's is one for every token: the λ of a length
-    energy.provenance |= {"loss": f"list {verb.objective}", "trained_on": _names(verb)}
+    energy.provenance |= {"loss": f"list {verb.objective}", **_trained_on(verb, energy.provenance)}
     return energy
 
 
@@ -342,8 +344,10 @@ def _kind(model: str) -> str | None:
     return read_manifest(location).get("kind") if isinstance(location, Path) and location.is_dir() else None
 
 
-def _names(verb: TrainReranker) -> list[str]:
-    return [Path(name).name for name in (*verb.lists, *verb.also)]
+def _trained_on(verb: TrainReranker, provenance: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The files of lists, those that it started with first."""
+    names = (Path(name).name for name in (*verb.lists, *verb.also))
+    return {"trained_on": list(dict.fromkeys([*provenance.get("trained_on", ()), *names]))}
 
 
 def _judge(folder: Path, lists: Sequence[NBest], own: NamedScorer) -> list[list[float]]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from energylm.bundles.model_folder import MANIFEST
 from energylm.bundles.reranker import (
     ListBlock,
     ListBlockScores,
@@ -34,7 +35,7 @@ from energylm.data.nbest import NBest, name_of, read_lists, recognisers_best, sa
 from energylm.errors import ModelError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, closed_share, metric_called, paired_bootstrap
 from energylm.estimators.weight_tuning import ListScores
-from energylm.files import folder_lock, sha256_of_json, write_text
+from energylm.files import folder_lock, read_json, sha256_of_json, write_text
 from energylm.jobs.engine import Engine, open_engine
 from energylm.jobs.job import Job
 from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
@@ -73,6 +74,7 @@ def rerank(verb: Rerank, job: Job) -> RerankResult:
 def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
     files = read_files(verb)
     _hint_at_casing(verb, files)
+    _warn_of_known_lists(verb)
     metric = metric_called(verb.metric)
     statistics = {
         file: hypothesis_statistics(lists, metric) if _is_measured(file, lists, verb) else None
@@ -296,6 +298,19 @@ def _formula(verb: Rerank) -> str:
     terms = "".join(f" + λ·{term}" for term in verb.term)
     risk = f", chosen by the least expected cost ({verb.utility or verb.metric})" if verb.choose == MBR else ""
     return f"f + λ·score{terms}{by[verb.length_normalisation]}{risk}{limit}"
+
+
+def _warn_of_known_lists(verb: Rerank) -> None:
+    """λ of lists that a model has learnt by heart trust it too much; files are known by their names."""
+    dev = {Path(each.dev).name for each in verb.all_sets if each.dev is not None}
+    for scorer in verb.all_scorers:
+        manifest = Path(scorer.model) / MANIFEST
+        facts = read_json(manifest).get("provenance", {}) if manifest.is_file() else {}
+        if known := dev.intersection(facts.get("trained_on", ())):
+            say(
+                f"energylm: {scorer.model} learnt from {', '.join(sorted(known))}, so λ of these lists trust it too "
+                "much; take the cross-fitted ones by --trained-weights, or dev lists that it does not know"
+            )
 
 
 def _hint_at_casing(verb: Rerank, files: dict[RerankSet, list[NBest]]) -> None:
