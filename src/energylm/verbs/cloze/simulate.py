@@ -75,6 +75,7 @@ class SimulateLists(Verb):
     )
     writes = "required"
     product = LISTS_FILE
+    version = 2  # since 2, there are misspellings, and rare words are mistaken as often as in the lists
 
     lists: Annotated[Strings, Positional("FILE")] = Field(
         min_length=1, description="N-best lists to imitate, in any format that `energylm rerank` reads."
