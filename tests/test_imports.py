@@ -239,8 +239,11 @@ def test_a_circle_in_the_lowest_row_is_caught(tmp_path):
         ),
         ("data/__init__.py", "from .windows import Windows\nfrom ..errors import DataError"),
         ("benchmarks/x.py", "from energylm.samplers import a\nfrom energylm.apps.serve import b"),
-        ("apps/x.py", "from energylm.bundles import a\nfrom energylm.apps import running"),
-        ("apps/study/x.py", "from energylm.apps.security import a\nfrom energylm.apps import pages\nfrom . import app"),
+        ("apps/x.py", "from energylm.bundles import a\nfrom energylm.apps import hosting"),
+        (
+            "apps/study/x.py",
+            "from energylm.apps.security import a\nfrom energylm.apps import hosting\nfrom . import app",
+        ),
         ("testing/x.py", "from energylm.numerics import a\nfrom energylm.contracts import Energy"),
         ("config/x.py", "from energylm.errors import ConfigError"),
         ("numerics/x.py", "import energylm_extra\nfrom energylmx import y"),

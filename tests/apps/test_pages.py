@@ -11,7 +11,7 @@ from jinja2 import TemplateNotFound
 from starlette.testclient import TestClient
 
 import energylm.apps
-from energylm.apps.pages import pages_of
+from energylm.apps.hosting import pages_of
 
 SHARED = {"base.css", "favicon.svg"}
 OWN = {"serve": {"page.css", "page.js"}, "study": {"study.css", "study.js"}}

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from energylm.apps import running
+from energylm.apps import hosting
 from energylm.apps.serve.app import create_app
 from energylm.apps.serve.completer import Completer, CompletionTask
 from energylm.apps.serve.queue import QUIET_SECONDS
@@ -246,9 +246,9 @@ def _serve(waiting: int, layers: int) -> None:
 
 
 def serve_here(services: Services, limits: ServeLimits) -> None:
-    listening = running.listen("127.0.0.1", 0)
+    listening = hosting.listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
-    running.run(create_app(services, limits), listening)
+    hosting.run(create_app(services, limits), listening)
 
 
 if __name__ == "__main__":

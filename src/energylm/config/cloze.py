@@ -99,6 +99,7 @@ EXACT: LineSearch = "exact"
 GRID: WeightSearch = "grid"
 
 STDIN = "-"
+MODEL = "a model folder, a GGUF file, a known model or a hub name"
 MOST_VALUES = 100_000  # of λ in a grid
 BELOW_STEP = (0.0, 0.1, 0.2, 0.5)  # in steps: a scorer may deserve little trust, or none
 
@@ -178,3 +179,38 @@ class SpanConfig(Config):
     hidden_width: int = Field(512, ge=1, description="Of the layers that score ends and answerability.")
     answerable_weight: float = Field(0.5, ge=0, description="Of the answerability loss beside start and end (SQuAD 2).")
     threshold: float = Field(0.0, description="Log-odds of 'no answer' above which no answer is given (SQuAD 2).")
+
+
+class NamedScorer(ListScorerConfig):
+    """One of the models whose scores are added to the recogniser's."""
+
+    model: str = Field(description=f"The scorer: {MODEL}.")
+
+
+class RerankSet(Config):
+    """Lists to rerank, and the lists on which their λ is tuned."""
+
+    lists: str = Field(description="A file of n-best lists; - is standard input.")
+    dev: str | None = Field(None, description="A file of n-best lists with references on which λ is tuned.")
+    references: str | None = Field(None, description="References of `lists`, a line each, where it has none inside.")
+    dev_references: str | None = Field(None, description="References of `dev`, likewise.")
+    # Left out of what identifies a finished result where nothing was asked for: older ones are found again.
+    limit: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda value: value is None,
+        description="Use this many of `lists`, chosen at random; none: as the limit for all says.",
+    )
+    dev_limit: int | None = Field(None, ge=1, exclude_if=lambda value: value is None, description="The same of `dev`.")
+
+    @property
+    def tuned_on(self) -> "RerankSet | None":
+        """The dev lists as a set of their own."""
+        if self.dev is None:
+            return None
+        return RerankSet(lists=self.dev, references=self.dev_references, limit=self.dev_limit)
+
+    @property
+    def measured_on(self) -> "RerankSet":
+        """The lists without their dev lists."""
+        return RerankSet(lists=self.lists, references=self.references, limit=self.limit)

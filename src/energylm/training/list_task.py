@@ -41,6 +41,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, huber_loss
 from torch.nn.utils.rnn import pad_sequence
 
+from energylm.data.nbest import NBest
 from energylm.errors import DataError
 from energylm.models.contexts import length_batches
 from energylm.models.prefix_tree import PrefixTree, TreeBatch, tree_logits
@@ -53,6 +54,7 @@ Encode = Callable[[Sequence[str]], tuple[Tensor, Tensor]]  # texts -> (S, T) rig
 FEWEST_TO_LEARN = 2
 TOKENS_AT_ONCE = 512  # texts of a batch differ in length: padded to the longest, half of what is read would be nothing
 WORD_DELTA, LIST_DELTA, LIST_SHARE = 2.0, 3.0, 0.1  # nats, nats, and the weight of differences beside words
+RIGHT = 1e-9  # cost of a hypothesis that is the reference, up to rounding
 _ABSENT = -torch.inf
 
 
@@ -87,6 +89,24 @@ class CostedList:
             context=self.context,
             taught=tuple(self.taught[index] for index in chosen if self.taught),
         )
+
+
+def costed_lists(
+    lists: Sequence[NBest], cost_UH: NDArray[np.float64], *, with_reference: bool = False
+) -> list[CostedList]:
+    """What choosing each hypothesis with text costs; where none is right, the reference may stand beside them, as one
+    that costs nothing and has the recogniser's highest score."""
+    costed = []
+    for row, of_list in enumerate(lists):
+        filled = [index for index, each in enumerate(of_list.hypotheses) if each.text.strip()]
+        members = [of_list.hypotheses[index] for index in filled]
+        costs = tuple(float(cost_UH[row, index]) for index in filled)
+        texts, base = tuple(each.text for each in members), tuple(each.score for each in members)
+        reference = (of_list.reference or "").strip()
+        if with_reference and reference and members and min(costs) > RIGHT:
+            texts, base, costs = (*texts, reference), (*base, max(base)), (*costs, 0.0)
+        costed.append(CostedList(texts, base, costs, of_list.context))
+    return costed
 
 
 def list_folds(references: Sequence[str], count: int) -> list[NDArray[np.int64]]:

@@ -34,7 +34,7 @@ VERBS: dict[str, str] = {
     "pretrain two-tower": "cloze.pretrain:PretrainTwoTower",
     "score": "cloze.score:Score",
     "rerank": "cloze.rerank:Rerank",
-    "rerank train": "cloze.rerank_train:TrainReranker",
+    "rerank train": "cloze.rerank:TrainReranker",
     "rerank simulate": "cloze.simulate:SimulateLists",
     "finetune": "cloze.finetune:Finetune",
     "evaluate blimp": "cloze.evaluate:EvaluateBlimp",

@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="the web parts need the extra energylm[web
 
 from starlette.testclient import TestClient
 
-from energylm.apps import running
+from energylm.apps import hosting
 from energylm.apps.serve import queue as serve_queue
 from energylm.apps.serve.app import create_app
 from energylm.apps.serve.completer import Completer
@@ -31,7 +31,7 @@ from energylm.testing import TabularEnergy, TabularLanguageModel
 FREED_BY_A_THREAD = """
 import ctypes, os, threading
 from energylm.benchmarks.harness import private_megabytes
-from energylm.apps import running
+from energylm.apps import hosting
 
 def held(before=0.0):
     return private_megabytes(os.getpid()) - before
@@ -48,7 +48,7 @@ def work():
         freed = held(before)
         ctypes.CDLL(None).malloc_trim(0)
         trimmed = held(before)
-        running.give_back_free_memory()
+        hosting.give_back_free_memory()
         print(freed, trimmed, held(before))
 
 threading.Thread(target=work).start()
@@ -75,12 +75,12 @@ def test_what_a_thread_has_freed_goes_back_to_the_operating_system():
 
 def test_another_c_library_is_left_alone(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    running._glibc.cache_clear()
+    hosting._glibc.cache_clear()
     try:
-        running.give_back_free_memory()
-        assert running._glibc() is None
+        hosting.give_back_free_memory()
+        assert hosting._glibc() is None
     finally:
-        running._glibc.cache_clear()
+        hosting._glibc.cache_clear()
 
 
 class Payload:
@@ -163,7 +163,7 @@ def test_a_quiet_queue_calls_once_and_a_busy_one_does_not(monkeypatch):
 def test_the_server_gives_memory_back_when_nobody_asks(monkeypatch):
     was_called = threading.Event()
     monkeypatch.setattr(serve_queue, "QUIET_SECONDS", 0.05)
-    monkeypatch.setattr(running, "give_back_free_memory", was_called.set)
+    monkeypatch.setattr(hosting, "give_back_free_memory", was_called.set)
     joint = ResidualModel(TabularLanguageModel.random(3, 5, seed=1), TabularEnergy.random(3, 5, seed=5, scale=1.2))
     with TestClient(create_app(Services("table", Completer(joint)))) as client:
         assert client.post("/v1/completions", json={"prompt": [1], "max_tokens": 2}).status_code == 200

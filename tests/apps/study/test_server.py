@@ -139,22 +139,22 @@ def test_a_server_that_acknowledges_before_it_stores_is_caught(make_study, start
 
 def test_answers_are_sent_at_once():
     """Headers and body are two writes; with Nagle's algorithm the second waits for the first's acknowledgement."""
-    from energylm.apps import running
+    from energylm.apps import hosting
 
-    with running.listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+    with hosting.listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         connection, _ = listening.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_taken_port_is_one_line(make_study):
-    from energylm.apps import running
+    from energylm.apps import hosting
     from energylm.errors import ConfigError
 
-    with running.listen("127.0.0.1", 0) as taken:
+    with hosting.listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        assert running.address_of(taken) == f"http://127.0.0.1:{port}"
+        assert hosting.address_of(taken) == f"http://127.0.0.1:{port}"
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {port}: .* choose another"):
-            running.listen("127.0.0.1", port)
+            hosting.listen("127.0.0.1", port)
     with pytest.raises(ConfigError, match=r"cannot listen on nowhere\.invalid"):
-        running.listen("nowhere.invalid", 0)
+        hosting.listen("nowhere.invalid", 0)

@@ -8,13 +8,13 @@ from energylm.bundles import reranker
 from energylm.bundles.model_folder import model_identity, weights_sha256
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import Reading
-from energylm.config.cloze import WeightGrid
+from energylm.config.cloze import NamedScorer, WeightGrid
 from energylm.data.nbest import read_lists
 from energylm.errors import BusyError, ConfigError, DataError
 from energylm.files import folder_lock
 from energylm.jobs.job import Job
 from energylm.verbs.cloze import reranking
-from energylm.verbs.cloze.rerank import NamedScorer, Rerank
+from energylm.verbs.cloze.rerank import Rerank
 from energylm.verbs.cloze.rerank_report import RerankResult
 
 

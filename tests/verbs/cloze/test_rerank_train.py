@@ -20,13 +20,14 @@ from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.energies.encoder_bodies import BagOfTokens, BagOfTokensConfig
 from energylm.errors import ConfigError, DataError, ModelError
-from energylm.estimators.additive_metrics import metric_called
+from energylm.estimators.additive_metrics import metric_called, text_costs
 from energylm.estimators.weight_tuning import search_weights, smooth_weights
 from energylm.files import read_json
 from energylm.jobs.job import Job
-from energylm.verbs.cloze import rerank_training, training_lists
-from energylm.verbs.cloze.rerank import Rerank
-from energylm.verbs.cloze.rerank_train import TrainReranker
+from energylm.training.list_task import costed_lists
+from energylm.verbs.cloze import rerank_training
+from energylm.verbs.cloze.rerank import Rerank, TrainReranker
+from energylm.verbs.cloze.reranking import with_weights
 
 COUNT = 24
 WORDS = ["<end>", "so", "it", "is", "was", *(f"{kind}{number}" for number in range(COUNT) for kind in ("good", "bad"))]
@@ -78,7 +79,7 @@ def test_a_leak_would_show_and_there_is_none(tmp_path, bag, monkeypatch):
     lists = written(tmp_path / "own.json", "good{}".format, "bad{}".format)
     honest = verb(lists, bag).run(Job(output=tmp_path / "honest"))
     assert honest.reranked.value == honest.energy_alone == honest.one_best.value == pytest.approx(100 / 3)
-    monkeypatch.setattr(training_lists.TrainingLists, "without", lambda self, fold: self.costed)
+    monkeypatch.setattr(rerank_training.TrainingLists, "without", lambda self, fold: self.costed)
     leaking = verb(lists, bag).run(Job(output=tmp_path / "leaking"))
     assert leaking.reranked.value == 0.0 and leaking.closed.value == 100.0
 
@@ -93,7 +94,7 @@ def test_dev_lists_are_never_learnt_from(tmp_path, bag, monkeypatch, capsys):
     assert "24 training lists have the reference of a dev list" in capsys.readouterr().err
     assert honest.reranked.value == honest.one_best.value == pytest.approx(100 / 3) and honest.lists == COUNT
     assert not (tmp_path / "honest" / "folds").exists() and "judged by λ" in honest.summary()
-    monkeypatch.setattr(training_lists, "same_reference", lambda reference: object())
+    monkeypatch.setattr(rerank_training, "same_reference", lambda reference: object())
     leaking = verb(both, bag, dev=dev).run(Job(output=tmp_path / "leaking"))
     assert leaking.reranked.value == 0.0
     monkeypatch.undo()
@@ -111,7 +112,7 @@ def test_lists_that_are_also_learnt_from_are_so_in_every_fold(tmp_path, bag, mon
     honest = verb(own, bag, also=str(own)).run(Job(output=tmp_path / "honest"))
     assert "24 training lists have the reference of a judged list" in capsys.readouterr().err
     assert honest.reranked.value == honest.one_best.value == pytest.approx(100 / 3)
-    monkeypatch.setattr(training_lists, "same_reference", lambda reference: object())
+    monkeypatch.setattr(rerank_training, "same_reference", lambda reference: object())
     leaking = verb(own, bag, also=str(own)).run(Job(output=tmp_path / "leaking"))
     assert leaking.reranked.value == 0.0
     monkeypatch.undo()
@@ -137,10 +138,10 @@ def test_the_energy_has_a_weight_of_its_own(tmp_path, bag, capsys):
     assert saved["alone"] == run.weight_alone and saved["weight"] == list(run.weights) and len(run.weights) == 3
     assert saved["search"] == "smooth" and run.weight_alone != pytest.approx(run.weights[0], rel=1e-3)
     own = {"files": str(lists), "model": str(run.model), "trained_weights": True}
-    alone = Rerank.checked(own).with_weights()
+    alone = with_weights(Rerank.checked(own))
     assert alone.all_scorers[0].casing == "lower"  # as it was read there
     assert alone.weight == (run.weight_alone,) and alone.run().sets["shared"].weights == (run.weight_alone,)
-    beside = Rerank.checked(own | {"scorer": scorer, "term": "words"}).with_weights()
+    beside = with_weights(Rerank.checked(own | {"scorer": scorer, "term": "words"}))
     whole = Rerank.checked({"files": str(lists), "model": str(tmp_path / "run")})
     assert beside.weight == whole.weight == run.weights and beside.all_scorers == whole.all_scorers
     assert beside.run().outcomes == whole.run().outcomes
@@ -392,8 +393,9 @@ def test_the_reference_is_learnt_where_no_hypothesis_is_right(tmp_path, bag):
     assert run.reranked.value == 0.0 and run.one_best.value == 25.0
     with pytest.raises(DataError, match="have a hypothesis that is better"):
         verb(tmp_path / "wrong.json", bag, **asked).run(Job(output=tmp_path / "without"))
-    known = training_lists.costed_lists(read_lists(judged), metric_called("chrf"), with_reference=True)
-    assert all(len(each.texts) == 2 for each in known)  # one of two is right
+    chrf, known = metric_called("chrf"), read_lists(judged)
+    costs = text_costs(hypothesis_statistics(known, chrf), chrf)
+    assert all(len(each.texts) == 2 for each in costed_lists(known, costs, with_reference=True))  # one of two is right
 
 
 def test_some_hypotheses_of_a_list_are_enough(tmp_path, bag):

@@ -21,8 +21,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from energylm import __version__
-from energylm.apps import running
-from energylm.apps.pages import pages_of
+from energylm.apps import hosting
+from energylm.apps.hosting import pages_of
 from energylm.apps.security import (
     ApiKeys,
     BodyLimit,
@@ -58,7 +58,7 @@ def create_app(
     """`keys` that are empty let everyone ask; `hosts` are the names under which the server may be addressed (all where
     None): without keys this keeps pages of other sites out, whatever name they give to this machine."""
     limits, keys, metrics = limits or ServeLimits(), keys or ApiKeys(), ServeMetrics()
-    queue = ModelQueue(_handlers(services), limits=limits, metrics=metrics, on_quiet=running.give_back_free_memory)
+    queue = ModelQueue(_handlers(services), limits=limits, metrics=metrics, on_quiet=hosting.give_back_free_memory)
     serving = Serving(services, limits, queue, metrics, upstream)
 
     @asynccontextmanager

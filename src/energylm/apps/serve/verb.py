@@ -174,7 +174,7 @@ class Serve(Verb):
 
 
 def _serve(wanted: Serve) -> Served:
-    from energylm.apps import running
+    from energylm.apps import hosting
     from energylm.apps.security import ApiKeys
     from energylm.apps.serve.app import create_app
     from energylm.apps.serve.services import load_services
@@ -183,7 +183,7 @@ def _serve(wanted: Serve) -> Served:
 
     keys = ApiKeys.load(wanted.keys)
     check_binding(wanted.host, has_keys=bool(keys), insecure=wanted.insecure_no_keys)
-    listening = running.listen(wanted.host, wanted.port)
+    listening = hosting.listen(wanted.host, wanted.port)
     upstream = None
     if wanted.upstream is not None:
         upstream = Upstream(
@@ -197,9 +197,9 @@ def _serve(wanted: Serve) -> Served:
     is_open = bool(keys) or wanted.insecure_no_keys
     hosts = None if is_open else (*LOOPBACK_NAMES, wanted.host)
     app = create_app(load_services(wanted), wanted.limits, keys, upstream=upstream, hosts=hosts)
-    address = running.address_of(listening)
+    address = hosting.address_of(listening)
     say(f"energylm: serving at {address}{'' if keys else ', without keys'}")
-    running.run(app, listening)
+    hosting.run(app, listening)
     say("energylm: stopped, every request answered")
     return Served(address)
 

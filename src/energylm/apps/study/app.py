@@ -13,7 +13,7 @@ their hash, stand in no log (the server writes none of requests) and in no refer
 of a form and is kept by nobody; the browser gets a random cookie instead, which this process remembers as a hash and
 forgets after some hours. Scripts send `Authorization: Bearer TOKEN`.
 
-Relations  `store` decides and remembers; `apps.pages` makes the pages.
+Relations  `store` decides and remembers; `apps.hosting` makes the pages.
 """
 
 import time
@@ -28,7 +28,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from energylm.apps.pages import pages_of
+from energylm.apps.hosting import pages_of
 from energylm.apps.security import (
     SECURITY_HEADERS,
     BodyLimit,

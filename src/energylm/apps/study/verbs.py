@@ -171,20 +171,20 @@ class StudyServe(Verb):
 
     def run(self, job: Job = DEFAULT_JOB) -> ServedStudy:
         needs_extra("fastapi", "jinja2", "krippendorff", "sqlalchemy", "uvicorn")
-        from energylm.apps import running
+        from energylm.apps import hosting
         from energylm.apps.study.app import create_study_app
         from energylm.apps.study.store import StudyStore
         from energylm.progress import say
 
-        with StudyStore.open(self.study) as store, running.listen(self.host, self.port) as listening:
+        with StudyStore.open(self.study) as store, hosting.listen(self.host, self.port) as listening:
             store.refuse_people()
-            quoted, address = shlex.quote(self.study), running.address_of(listening)
+            quoted, address = shlex.quote(self.study), hosting.address_of(listening)
             say(f"{self.study}: {address} (Ctrl-C stops)")
             if not store.progress().raters:
                 say(f"nobody is invited yet: energylm study invite {quoted} --raters 10")
             if store.owner_hash() is None:
                 say(f"the owner's view /owner is closed until there is a token: energylm study invite {quoted} --owner")
-            running.run(create_study_app(store), listening, grace_seconds=10)
+            hosting.run(create_study_app(store), listening, grace_seconds=10)
             return ServedStudy(address, store.progress().votes)
 
     def shown(self, result: ServedStudy) -> str:

@@ -23,8 +23,7 @@ from energylm.registry import SCORERS
 if TYPE_CHECKING:
     from energylm.data.nbest import NBest
     from energylm.verbs.cloze.finetune import Finetune
-    from energylm.verbs.cloze.rerank import Rerank
-    from energylm.verbs.cloze.rerank_train import TrainReranker
+    from energylm.verbs.cloze.rerank import Rerank, TrainReranker
     from energylm.verbs.cloze.score import Score
 
 CAUSAL, MASKED = "language-model", "masked-lm"
@@ -61,8 +60,7 @@ def count_rerank(verb: "Rerank", around: Surroundings) -> Counted | None:
 def count_reranker(verb: "TrainReranker", around: Surroundings) -> Counted | None:
     """An energy for each fold and one for all lists, or with dev lists that one alone; then every list that λ are tuned
     on is judged once, and read by the other scorers. A teacher reads some hypotheses of each list before."""
-    from energylm.verbs.cloze.rerank_training import TAUGHT_OF_A_LIST
-    from energylm.verbs.cloze.training_lists import read_training_lists
+    from energylm.verbs.cloze.rerank_training import TAUGHT_OF_A_LIST, read_training_lists
 
     files = (*verb.lists, *verb.dev, *verb.references, *verb.dev_references)
     if not all(Path(name).is_file() for name in files):

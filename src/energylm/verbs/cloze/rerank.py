@@ -1,4 +1,5 @@
-"""N-best lists of a recogniser or translator, reranked with language models: `energylm rerank`."""
+"""N-best lists of a recogniser or translator, reranked with language models: `energylm rerank`; energies that learn
+from such lists: `energylm rerank train`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,42 +7,43 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from energylm.config.base import Config, Strings, listed
+from energylm.config.base import Strings, listed
 from energylm.config.cloze import (
     EXACT,
     GRID,
     MBR,
+    MODEL,
     STDIN,
+    Casing,
     Choice,
+    Dtype,
     LengthNormalisation,
     LengthTerm,
+    LineSearch,
+    ListObjective,
     ListScorerConfig,
     MetricName,
+    NamedScorer,
     NBestFormat,
+    RerankSet,
     WeightGrid,
     WeightSearch,
 )
-from energylm.errors import ModelError
+from energylm.config.models import Pooling
+from energylm.config.training import CheckpointConfig, OptimizerConfig, TrainingConfig, ValidationConfig
 from energylm.files import read_json
 from energylm.jobs.job import DEFAULT_JOB, Job
-from energylm.verbs.verb import Positional, Verb
+from energylm.verbs.verb import Positional, TrainingVerb, Verb
 
 if TYPE_CHECKING:
     from energylm.jobs.costs import Counted, Surroundings
-    from energylm.verbs.cloze.rerank_report import RerankResult
+    from energylm.verbs.cloze.rerank_report import RerankerRun, RerankResult
 
-MODEL = "a model folder, a GGUF file, a known model or a hub name"
 MODEL_FOLDER = "model"  # of a training run
 RERANKER_FILE = "reranker.json"  # of a folder of `rerank train`: options of `rerank`
 
 
-class NamedScorer(ListScorerConfig):
-    """One of the models whose scores are added to the recogniser's."""
-
-    model: str = Field(description=f"The scorer: {MODEL}.")
-
-
-def _saved_reranker(folder: Path) -> dict[str, Any]:
+def saved_reranker(folder: Path) -> dict[str, Any]:
     """What `rerank train` wrote into `folder`, its own model by its path; nothing of other folders."""
     if not (folder / RERANKER_FILE).is_file():
         return {}
@@ -49,35 +51,6 @@ def _saved_reranker(folder: Path) -> dict[str, Any]:
     for scorer in saved["scorers"]:
         scorer["model"] = str(folder / scorer["model"]) if scorer["model"] == MODEL_FOLDER else scorer["model"]
     return saved
-
-
-class RerankSet(Config):
-    """Lists to rerank, and the lists on which their λ is tuned."""
-
-    lists: str = Field(description="A file of n-best lists; - is standard input.")
-    dev: str | None = Field(None, description="A file of n-best lists with references on which λ is tuned.")
-    references: str | None = Field(None, description="References of `lists`, a line each, where it has none inside.")
-    dev_references: str | None = Field(None, description="References of `dev`, likewise.")
-    # Left out of what identifies a finished result where nothing was asked for: older ones are found again.
-    limit: int | None = Field(
-        None,
-        ge=1,
-        exclude_if=lambda value: value is None,
-        description="Use this many of `lists`, chosen at random; none: as the limit for all says.",
-    )
-    dev_limit: int | None = Field(None, ge=1, exclude_if=lambda value: value is None, description="The same of `dev`.")
-
-    @property
-    def tuned_on(self) -> "RerankSet | None":
-        """The dev lists as a set of their own."""
-        if self.dev is None:
-            return None
-        return RerankSet(lists=self.dev, references=self.dev_references, limit=self.dev_limit)
-
-    @property
-    def measured_on(self) -> "RerankSet":
-        """The lists without their dev lists."""
-        return RerankSet(lists=self.lists, references=self.references, limit=self.limit)
 
 
 class Rerank(Verb, ListScorerConfig):
@@ -164,7 +137,7 @@ class Rerank(Verb, ListScorerConfig):
     @classmethod
     def _a_trained_reranker_says_how(cls, values: Any) -> Any:
         """Options that a folder of `rerank train` holds, under those that are given; dev lists tune λ anew."""
-        saved = _saved_reranker(Path(str(values.get("model")))) if isinstance(values, Mapping) else {}
+        saved = saved_reranker(Path(str(values.get("model")))) if isinstance(values, Mapping) else {}
         if not saved:
             return values
         search, _ = saved.pop("search", EXACT), saved.pop("alone", None)
@@ -237,29 +210,6 @@ class Rerank(Verb, ListScorerConfig):
             NamedScorer(**common | scorer.model_dump(exclude_unset=True)) for scorer in (*named, *self.scorers)
         )
 
-    def with_weights(self) -> Self:
-        """The same with the λ that its model was trained with, where these are asked for, read as it was read there."""
-        if not self.trained_weights:
-            return self
-        folder, is_model = Path(str(self.model)).parent, Path(str(self.model)).name == MODEL_FOLDER
-        saved = _saved_reranker(folder) if is_model else {}
-        if "alone" not in saved:
-            raise ModelError(
-                f"{self.model} has no λ of `energylm rerank train` beside it; give --dev lists, or a --weight"
-            )
-        scorers, weight = [NamedScorer(**each) for each in saved["scorers"]], tuple(saved["weight"])
-        beside = [*(scorer.model for scorer in self.all_scorers[1:]), *self.term]
-        trained = [*(scorer.model for scorer in scorers[1:]), *saved["term"]]
-        if not beside:
-            scorers, weight = scorers[:1], (saved["alone"],)
-        elif beside != trained:
-            raise ModelError(
-                f"{folder} has λ of its model by itself and beside {', '.join(trained) or 'nothing'}, not beside "
-                f"{', '.join(beside)}; give --dev lists, or a --weight for each"
-            )
-        own = {"model": None, "scorer": (), "scorers": tuple(scorers), "weight": weight, "trained_weights": False}
-        return self.model_copy(update=own)
-
     @property
     def all_sets(self) -> tuple[RerankSet, ...]:
         """Each file with its dev lists and references."""
@@ -299,3 +249,189 @@ class Rerank(Verb, ListScorerConfig):
         if self.best == STDIN or not result.sets:  # without references the choice is all there is
             return result.best_lines
         return super().shown(result)
+
+
+class TrainReranker(TrainingVerb):
+    """Train an energy on n-best lists with references, and combine it with other scorers: P ∝ P_recogniser · exp(−E).
+
+    Lists are cut into folds; each is judged by an energy that was trained on the others, and λ of all scorers are tuned
+    on these scores, so that no list tunes on itself. Then an energy learns from all lists. With --dev one energy learns
+    from the lists, and λ from the dev lists. `energylm rerank OUTPUT FILE...` reranks with what came of it, `energylm
+    rerank OUTPUT/model FILE... --trained-weights` with the energy alone. Killed runs go on where they stopped when run
+    again.
+    """
+
+    examples = (
+        "energylm rerank train dev_clean.json dev_other.json --init minilm-l6 --output runs/reranker",
+        "energylm rerank train dev_other.json --dev dev_clean.json --init minilm-l6 --output runs/reranker",
+        "energylm rerank train dev.json --init runs/electric/model --objective nce --scorer smollm2-135m -o runs/r",
+        "energylm rerank train dev.nbest --references dev.en --init lm --metric bleu --output runs/translated",
+        "energylm rerank train dev_other.json --dev dev_clean.json --init smollm2-135m --likelihood 0.5 --lora-rank 16 "
+        "--context 50 --casing lower --output runs/tuned",
+        "energylm rerank train dev_clean.json --also dev_other.json --also out/simulated/lists.jsonl --init minilm-l6 "
+        "--electric --objective nce --casing lower --output runs/one-pass",
+        "energylm rerank train dev_other.json out/simulated/lists.jsonl --dev dev_clean.json --init minilm-l6 "
+        "--teacher runs/adapted/model --teacher-dtype bfloat16 --casing lower --output runs/taught",
+    )
+    shortcuts: ClassVar = {
+        "steps": "training.steps",
+        "batch": "training.global_batch",
+        "learning_rate": "training.optimizer.learning_rate",
+        "seed": "training.seed",
+    }
+
+    lists: Annotated[Strings, Positional("FILE")] = Field(
+        min_length=1, description="N-best lists with references, in any format that `energylm rerank` reads."
+    )
+    references: Strings = Field((), description="A file of references, a line each, for each FILE.")
+    also: Strings = Field(
+        (),
+        exclude_if=lambda value: not value,
+        description="More lists, with their references inside, that every fold learns from and none is judged on: of "
+        "other conditions, or simulated. Those with a reference of a judged list are left out.",
+    )
+    dev: Strings = Field(
+        (),
+        exclude_if=lambda value: not value,
+        description="Lists that only tune λ, in place of folds that are judged by energies of their own; training "
+        "lists with a reference of theirs are left out.",
+    )
+    dev_references: Strings = Field(
+        (), exclude_if=lambda value: not value, description="A file of references for each --dev."
+    )
+    dev_limit: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda value: value is None,
+        description="The limit of each --dev; none: as of the lists.",
+    )
+    format: NBestFormat | None = Field(None, description="Format of the lists; none: by the file's name or content.")
+    init: str = Field(
+        description="What the energy starts from: a folder or name of an encoder, of a causal or masked model, of an "
+        "Electric (whose token energies it takes over) or of an energy."
+    )
+    objective: ListObjective = Field(
+        "expected-error",
+        description="The loss over a list: expected errors of its posterior, nce (the list as noise), or the margin "
+        "against the most offending hypothesis.",
+    )
+    base_scale: float = Field(
+        1.0,
+        ge=0,
+        allow_inf_nan=False,
+        exclude_if=lambda value: value == 1.0,
+        description="Factor of the recogniser's scores while the energy learns; below 1 where it is surer than it is "
+        "right. λ is found afterwards, by the scores as they are.",
+    )
+    with_reference: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="Learn from the reference as well where no hypothesis is right: as one that costs nothing and has "
+        "the recogniser's highest score. Otherwise the best of wrong hypotheses is what is learnt.",
+    )
+    hypotheses: int | None = Field(
+        None,
+        ge=2,
+        exclude_if=lambda value: value is None,
+        description="So many hypotheses of a list at a time, drawn anew in each epoch, a best and a worse one among "
+        "them: quicker, and less is learnt by heart. None: all.",
+    )
+    pooling: Pooling = Field("sum", description="How states of tokens become one energy: sum, mean or first.")
+    likelihood: float | None = Field(
+        None,
+        gt=0,
+        exclude_if=lambda value: value is None,
+        description="Of a causal model no new projection but its own log-likelihood is the energy, with this λ while "
+        "it learns (0.5 suits word errors of SmolLM2); what comes of it is a language model again.",
+    )
+    electric: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="Learn energies of tokens, added up: what comes of it is an Electric, which scores a text and its "
+        "words in one pass. Embeddings of tokens stay as they are.",
+    )
+    teacher: str | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Learn the score that this model gives each word, not errors: then the lists need no references. "
+        "What comes of it is an Electric, which scores a text in one pass.",
+    )
+    teacher_dtype: Dtype | None = Field(
+        None, exclude_if=lambda value: value is None, description="Type of the teacher's weights, as of `rerank`."
+    )
+    lora_rank: int | None = Field(
+        None,
+        ge=1,
+        exclude_if=lambda value: value is None,
+        description="With --likelihood: adapters of this rank learn, and nothing else (needs peft).",
+    )
+    context: int = Field(
+        0,
+        ge=0,
+        exclude_if=lambda value: value == 0,
+        description="With --likelihood or --teacher: words heard before that the model reads first, as of `energylm "
+        "rerank`.",
+    )
+    casing: Casing = Field("keep", description="What the energy and the scorers read: texts as they are, or recased.")
+    metric: MetricName = Field("wer", description="What choices cost, and what λ are tuned by: wer, bleu or chrf.")
+    folds: int = Field(3, ge=2, description="Parts of the lists, each judged by an energy trained on the others.")
+    validation_share: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of the training lists that chooses when to stop; 0 = the last step is taken.",
+    )
+    scorer: Strings = Field((), description="One more scorer, with its own λ.")
+    search: LineSearch = Field(
+        EXACT,
+        exclude_if=lambda value: value == EXACT,
+        description="How λ are found on the judged lists: exact line searches for the best metric, or smooth, for the "
+        "least expected cost.",
+    )
+    term: Annotated[tuple[LengthTerm, ...], BeforeValidator(listed)] = Field(
+        ("words",), description="Lengths of a hypothesis that get a λ of their own."
+    )
+    limit: int | None = Field(None, ge=1, description="Use this many lists of each file, chosen at random.")
+    # Of `global_batch` a sequence is a list with all its hypotheses.
+    training: TrainingConfig = TrainingConfig(
+        steps=400,
+        global_batch=8,
+        optimizer=OptimizerConfig(learning_rate=5e-5, weight_decay=0.01),
+        validation=ValidationConfig(every_steps=50, metric="excess"),
+        checkpoint=CheckpointConfig(every_steps=50, keep=1),
+    )
+
+    @model_validator(mode="after")
+    def _ways_to_learn_have_options_of_their_own(self) -> Self:
+        ways = [way for way in ("likelihood", "electric", "teacher") if getattr(self, way)]
+        if len(ways) > 1:
+            raise ValueError(f"--{ways[0]} and --{ways[1]} are two ways to learn; drop one of them")
+        read = ("likelihood", "teacher")
+        for name, needed in (("lora_rank", read[:1]), ("teacher_dtype", read[1:]), ("context", read)):
+            if getattr(self, name) and not set(ways) & set(needed):
+                option, needs = f"--{name.replace('_', '-')}", " or ".join(f"--{way}" for way in needed)
+                raise ValueError(f"{option} is for {needs} alone; add that, or drop it")
+        if ways and "pooling" in self.model_fields_set:
+            raise ValueError(f"--pooling makes one energy of a text, and --{ways[0]} has its own; drop one of them")
+        for name in ("objective", "base_scale", "with_reference", "hypotheses"):
+            if self.teacher and name in self.model_fields_set:
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{option} is about errors, and --teacher learns a model's scores; drop one of them")
+        if self.also and self.dev:
+            raise ValueError("--also is for folds; with --dev every FILE is only learnt from: name its lists there")
+        return self
+
+    def check(self, job: Job = DEFAULT_JOB) -> str:
+        from energylm.verbs.cloze.rerank_training import describe_training
+
+        return describe_training(self, job.folder)
+
+    def run(self, job: Job = DEFAULT_JOB) -> "RerankerRun":
+        from energylm.verbs.cloze.rerank_training import train_reranker
+
+        return train_reranker(self, job)
+
+    def cost(self, around: "Surroundings") -> "Counted | None":
+        from energylm.verbs.cloze.costs import count_reranker
+
+        return count_reranker(self, around)

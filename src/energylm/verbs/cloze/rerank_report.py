@@ -18,6 +18,7 @@ from energylm.records import LOCAL, Record
 from energylm.report.plots import LinePlot, Series
 from energylm.report.report import Numbers, Plot, Section, Text
 from energylm.tables import Cell, Table
+from energylm.training.state import TrainedRun
 
 MEANING = (
     "The 1-best is what the recogniser itself likes most, the oracle the best hypothesis that each list holds: no "
@@ -219,3 +220,34 @@ def _changed(outcome: SetOutcome, shown: int) -> Table:
         [[each.utterance, each.gain, each.reference, each.before, each.after] for each in greatest],
         convention=f"{len(greatest)} of {len(outcome.changes)} changes, the greatest first; gain: {unit}",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankerRun(TrainedRun):
+    """Numbers of the training lists or the dev lists, cross-fitted; in the metric's own unit."""
+
+    metric: str
+    lists: int
+    folds: int
+    unseen: bool  # whether these are dev lists, of which the energy saw none
+    one_best: MetricInterval
+    energy_alone: float  # f − λE
+    reranked: MetricInterval  # all scorers and terms
+    oracle: float
+    closed: MetricInterval | None  # per cent of the way from the 1-best to the oracle
+    p_value: float  # of "reranking is no better"
+    weighed: tuple[str, ...]  # what has a λ
+    weights: tuple[float, ...]  # of all folds together, as saved
+    weight_alone: float | None = None  # of the energy by itself, likewise; None in results of old
+
+    def summary(self) -> str:
+        closed = (
+            "" if self.closed is None else f", {self.closed.value:.1f} % of the way to the oracle's {self.oracle:.2f}"
+        )
+        judge = "λ" if self.unseen else "what learnt"
+        weights = ", ".join(f"{name} {weight:.4g}" for name, weight in zip(self.weighed, self.weights, strict=True))
+        return (
+            f"{self.metric} {self.one_best.value:.2f} -> {self.reranked.value:.2f} (energy alone "
+            f"{self.energy_alone:.2f}) over {self.lists:,} lists, each judged by {judge} from the other "
+            f"{self.folds - 1} of {self.folds} folds{closed}, p = {self.p_value:.2g}; λ: {weights}"
+        )

@@ -25,6 +25,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from energylm.bundles.causal_networks import with_adapters, without_adapters
@@ -39,25 +40,26 @@ from energylm.bundles.reranker import (
     check_references,
     found_weights,
     gathered_scores,
+    hypothesis_statistics,
     list_blocks,
     score_block,
 )
 from energylm.bundles.scorer import CausalScorer, ClozeScorer, Scorer
 from energylm.bundles.scorer_text import recased
-from energylm.config.cloze import WeightGrid
+from energylm.config.cloze import NamedScorer, RerankSet, WeightGrid
 from energylm.config.models import LEFT_TO_RIGHT, SUM, TEXT
 from energylm.config.training import TrainingConfig
-from energylm.data.nbest import NBest, recognisers_best
+from energylm.data.nbest import NBest, read_lists, recognisers_best, recording_of, sample_lists, with_context
 from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError
 from energylm.estimators.additive_metrics import (
     AdditiveMetric,
     Floats,
-    MetricInterval,
     closed_share,
     metric_called,
     paired_bootstrap,
+    text_costs,
 )
 from energylm.estimators.weight_tuning import ListScores, Tuning
 from energylm.files import sha256_of_json, write_json
@@ -77,49 +79,42 @@ from energylm.training.list_task import (
     TaughtWords,
     TokenEnergies,
     WholeTexts,
+    costed_lists,
+    list_folds,
+    same_reference,
 )
-from energylm.training.state import TrainedRun, TrainingResult
-from energylm.verbs.cloze.rerank import MODEL_FOLDER, RERANKER_FILE, NamedScorer, RerankSet
-from energylm.verbs.cloze.rerank_report import best_members
-from energylm.verbs.cloze.rerank_train import TrainReranker
+from energylm.training.state import TrainingResult
+from energylm.verbs.cloze.rerank import MODEL_FOLDER, RERANKER_FILE, TrainReranker
+from energylm.verbs.cloze.rerank_report import RerankerRun, best_members
 from energylm.verbs.cloze.reranking import WordScorer, score_files
 from energylm.verbs.cloze.score import check_scorer
-from energylm.verbs.cloze.training_lists import Indices, TrainingLists, costed_lists, read_training_lists
 
 RESAMPLES = 2000
 TAUGHT_OF_A_LIST = 4  # hypotheses: the rest have mostly the same words
+Indices = NDArray[np.int64]
 FindWeights = Callable[[ListScores, Floats], Tuning]  # λ, by statistics (U, H, M)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RerankerRun(TrainedRun):
-    """Numbers of the training lists or the dev lists, cross-fitted; in the metric's own unit."""
+@dataclass(frozen=True)
+class TrainingLists:
+    """The lists of a run, what is known of them, and their folds."""
 
-    metric: str
-    lists: int
-    folds: int
-    unseen: bool  # whether these are dev lists, of which the energy saw none
-    one_best: MetricInterval
-    energy_alone: float  # f − λE
-    reranked: MetricInterval  # all scorers and terms
-    oracle: float
-    closed: MetricInterval | None  # per cent of the way from the 1-best to the oracle
-    p_value: float  # of "reranking is no better"
-    weighed: tuple[str, ...]  # what has a λ
-    weights: tuple[float, ...]  # of all folds together, as saved
-    weight_alone: float | None = None  # of the energy by itself, likewise; None in results of old
+    lists: list[NBest]
+    statistics_UHM: Floats
+    costed: list[CostedList]
+    folds: list[Indices]
 
-    def summary(self) -> str:
-        closed = (
-            "" if self.closed is None else f", {self.closed.value:.1f} % of the way to the oracle's {self.oracle:.2f}"
-        )
-        judge = "λ" if self.unseen else "what learnt"
-        weights = ", ".join(f"{name} {weight:.4g}" for name, weight in zip(self.weighed, self.weights, strict=True))
-        return (
-            f"{self.metric} {self.one_best.value:.2f} -> {self.reranked.value:.2f} (energy alone "
-            f"{self.energy_alone:.2f}) over {self.lists:,} lists, each judged by {judge} from the other "
-            f"{self.folds - 1} of {self.folds} folds{closed}, p = {self.p_value:.2g}; λ: {weights}"
-        )
+    @classmethod
+    def of(
+        cls, lists: list[NBest], metric: AdditiveMetric, *, folds: int, with_reference: bool = False
+    ) -> "TrainingLists":
+        statistics_UHM = hypothesis_statistics(lists, metric)
+        costed = costed_lists(lists, text_costs(statistics_UHM, metric), with_reference=with_reference)
+        return cls(lists, statistics_UHM, costed, list_folds([each.reference or "" for each in lists], folds))
+
+    def without(self, fold: int) -> list[CostedList]:
+        """What may be learnt from where `fold` is to be judged."""
+        return [self.costed[index] for other, part in enumerate(self.folds) if other != fold for index in part]
 
 
 def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
@@ -136,8 +131,10 @@ def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
         learnt, more = taught[: len(train)], taught[len(train) :]
         known = known if dev else replace(known, costed=learnt)
     else:
-        learnt = costed_lists(train, metric, **own_reference) if dev else known.costed
-        more = costed_lists(also, metric, **own_reference)
+        learnt, more = [] if dev else known.costed, []
+        if only_learnt := train if dev else also:
+            costs = text_costs(hypothesis_statistics(only_learnt, metric), metric)
+            more = costed_lists(only_learnt, costs, **own_reference)
     judged: list[list[float]] = [[]] * len(lists)
     for fold, held_out in enumerate(() if dev else known.folds):
         folder = output / "folds" / str(fold + 1)
@@ -177,6 +174,42 @@ def describe_training(verb: TrainReranker, output: Path) -> str:
         f"{len(lists) + len(also):,} lists, "
         f"{how}, {verb.training.steps:,} steps of {verb.training.global_batch} lists each"
     )
+
+
+def read_training_lists(verb: TrainReranker) -> tuple[list[NBest], list[NBest], list[NBest]]:
+    """The lists, the dev lists, and those that are also learnt from; no reference of lists that are judged is among
+    those that are only learnt from."""
+
+    def read(names: Sequence[str], references: Sequence[str], limit: int | None) -> list[NBest]:
+        lists = []
+        for name, of_file in zip(names, references or (None,) * len(names), strict=True):
+            of_name = with_context(read_lists(name, form=verb.format, references=of_file), verb.context)
+            lists += sample_lists(of_name, limit, seed=verb.training.seed)
+        return lists
+
+    train = read(verb.lists, verb.references, verb.limit)
+    dev = read(verb.dev, verb.dev_references, verb.dev_limit or verb.limit)
+    also = read(verb.also, (), verb.limit)
+    if dev:
+        return _apart(train, dev, "dev"), dev, []
+    return train, [], _apart(also, train, "judged")
+
+
+def _apart(learnt: list[NBest], judged: list[NBest], name: str) -> list[NBest]:
+    """Of lists that are only learnt from those without a reference of the judged ones."""
+    unseen = {same_reference(each.reference) for each in judged}
+    kept = [each for each in learnt if same_reference(each.reference) not in unseen]
+    left = len(learnt) - len(kept)
+    if left:
+        say(f"energylm: {left:,} training lists have the reference of a {name} list and are left out")
+    recordings, of_judged = (set(map(recording_of, lists)) for lists in (kept, judged))
+    known = sum(recording_of(each) in recordings for each in judged)
+    if known and len(of_judged) > 1:  # otherwise their names are mere numbers
+        say(
+            f"energylm: {known:,} of {len(judged):,} {name} lists come from recordings that are learnt from as well, "
+            f"so they say more good of the result than new recordings will; give {name} lists of other recordings"
+        )
+    return kept
 
 
 def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> TrainingResult:

@@ -30,7 +30,7 @@ from energylm.bundles.reranker import (
     tune_scored,
     tune_sharpness,
 )
-from energylm.config.cloze import EXACT, MBR
+from energylm.config.cloze import EXACT, MBR, NamedScorer, RerankSet
 from energylm.data.nbest import NBest, name_of, read_lists, recognisers_best, sample_lists, with_context
 from energylm.errors import ModelError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, closed_share, metric_called, paired_bootstrap
@@ -42,7 +42,7 @@ from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress, say
 from energylm.report.report import write_report
 from energylm.search.minimum_risk import pairwise_costs
-from energylm.verbs.cloze.rerank import NamedScorer, Rerank, RerankSet
+from energylm.verbs.cloze.rerank import MODEL_FOLDER, Rerank, saved_reranker
 from energylm.verbs.cloze.rerank_report import (
     RerankResult,
     SetOutcome,
@@ -66,7 +66,7 @@ class ScoredFile:
 
 def rerank(verb: Rerank, job: Job) -> RerankResult:
     """Rerank every set; measured where its lists have references."""
-    verb = verb.with_weights()
+    verb = with_weights(verb)
     with nullcontext() if job.output is None else folder_lock(job.output), open_engine(job.engine) as engine:
         return _rerank(verb, job.output, engine)
 
@@ -113,7 +113,7 @@ def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
 
 def check_inputs(verb: Rerank) -> str:
     """Read every list and find every model without loading one; what would be done, in words."""
-    verb, files = verb.with_weights(), read_files(verb)
+    verb, files = with_weights(verb), read_files(verb)
     for file, lists in files.items():
         if _is_measured(file, lists, verb):
             check_references(lists, metric=verb.metric.upper())
@@ -123,6 +123,28 @@ def check_inputs(verb: Rerank) -> str:
     how = f"λ = {', '.join(map(str, verb.weight))}" if verb.weight else f"λ of {len(verb.grid.weights)} values"
     models = ", ".join(scorer.model for scorer in verb.all_scorers)
     return f"would score {', '.join(sizes)} with {models} and rerank them, {how}"
+
+
+def with_weights(verb: Rerank) -> Rerank:
+    """The same with the λ that its model was trained with, where these are asked for, read as it was read there."""
+    if not verb.trained_weights:
+        return verb
+    folder, is_model = Path(str(verb.model)).parent, Path(str(verb.model)).name == MODEL_FOLDER
+    saved = saved_reranker(folder) if is_model else {}
+    if "alone" not in saved:
+        raise ModelError(f"{verb.model} has no λ of `energylm rerank train` beside it; give --dev lists, or a --weight")
+    scorers, weight = [NamedScorer(**each) for each in saved["scorers"]], tuple(saved["weight"])
+    beside = [*(scorer.model for scorer in verb.all_scorers[1:]), *verb.term]
+    trained = [*(scorer.model for scorer in scorers[1:]), *saved["term"]]
+    if not beside:
+        scorers, weight = scorers[:1], (saved["alone"],)
+    elif beside != trained:
+        raise ModelError(
+            f"{folder} has λ of its model by itverb and beside {', '.join(trained) or 'nothing'}, not beside "
+            f"{', '.join(beside)}; give --dev lists, or a --weight for each"
+        )
+    own = {"model": None, "scorer": (), "scorers": tuple(scorers), "weight": weight, "trained_weights": False}
+    return verb.model_copy(update=own)
 
 
 def read_files(verb: Rerank) -> dict[RerankSet, list[NBest]]:
