@@ -6,9 +6,10 @@ import transformers
 
 from energylm.config.models import RIGHT_TO_LEFT
 from energylm.errors import ModelError, VocabularyMismatch
-from energylm.models import prefix_tree
+from energylm.models import packed_passes, prefix_tree
 from energylm.models.causal import CausalLanguageModel
 from energylm.models.gated_convolution import GatedConvolutionConfig, GatedConvolutionLM
+from energylm.models.packed import why_not_packed
 from energylm.models.prefix_tree import PrefixTree, TreeBatch, tree_log_probs, why_not_prefix_tree
 from energylm.models.shared_prefix import VERIFIED
 
@@ -85,6 +86,30 @@ def test_the_tree_scores_as_plain_reading_does(family):
     model = make_model(family)
     assert why_not_prefix_tree(model) is None
     assert largest_gap(model) < 1e-4
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+def test_packed_weights_read_trees_as_the_network_does(family, threads, monkeypatch):
+    """Two trees of unequal size, shared out among threads. Teeth: nodes that see all others have other logits."""
+    monkeypatch.setattr(packed_passes, "TOKENS_A_THREAD", 8)
+    network = make_model(family).network
+    assert why_not_packed(network) is None
+    trees = [PrefixTree.of(sequences, start_token_id=1) for sequences in LISTS]
+    batch = TreeBatch.of(trees, device=torch.device("cpu"))
+    real_BN = torch.arange(batch.tokens_BN.shape[1]) < torch.tensor([tree.nodes for tree in trees])[:, None]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        own = prefix_tree.tree_logits(network, batch)[real_BN].detach()
+        visible = (batch.visible_BNN, torch.ones_like(batch.visible_BNN))
+        packed, wrong = (
+            packed_passes.tree_logits(network, batch.tokens_BN, batch.depth_BN, each)[real_BN] for each in visible
+        )
+    finally:
+        torch.set_num_threads(before)
+    scale = float(own.abs().max())
+    assert torch.allclose(packed, own, rtol=0, atol=1e-5 * scale) and (wrong - own).abs().max() > 1e-2 * scale
 
 
 @pytest.mark.parametrize("logits_at_once", [1, 97 * 9, 97 * 12, 97 * 40])

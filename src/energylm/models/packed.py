@@ -161,7 +161,8 @@ class PackedDecoder:
             values.append(value[:, 0].transpose(1, 2).contiguous())
             return attend_alone(packed, layer, query, key, value)
 
-        states_BPE = read_causally(packed, ids_BP[:, None], torch.zeros_like(lengths_B), attention)[:, 0]
+        position_BP = torch.arange(ids_BP.shape[1]).expand_as(ids_BP)
+        states_BPE = read_causally(packed, ids_BP[:, None], position_BP, attention)[:, 0]
         last_BE = states_BPE[torch.arange(len(ids_BP)), lengths_B - 1]
         return Prefix(keys, values, lengths_B), packed.logits(last_BE)
 
@@ -252,10 +253,9 @@ Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 @torch.no_grad()
-def read_causally(packed: PackedNetwork, tokens_BNS: Tensor, start_B: Tensor, attention: Attention) -> Tensor:
-    """(B, N, S, E) states before the last norm, of tokens at positions from `start_B` on."""
+def read_causally(packed: PackedNetwork, tokens_BNS: Tensor, position_BS: Tensor, attention: Attention) -> Tensor:
+    """(B, N, S, E) states before the last norm."""
     contexts, _, new = tokens_BNS.shape
-    position_BS = start_B[:, None] + torch.arange(new)
     x_BNSE = embedding(tokens_BNS, packed.embedding_VE)
     if packed.positions_TE is not None:
         x_BNSE += embedding(position_BS, packed.positions_TE)[:, None]

@@ -7,7 +7,7 @@ What `models.packed` does for a step of decoding. Every product reads the real t
 that padding costs nothing; they are laid out as rows of equal length for attention alone. What follows a product is
 done while it is in registers. Rows are shared out among threads that go through the layers by themselves, instead of
 meeting some hundred times. Bodies of GPT-2's and Llama's forms read all tokens of continuations at once, over one copy
-of their contexts, as `shared_prefix.SharedPrefixEncoder` does, and score texts.
+of their contexts, as `shared_prefix.SharedPrefixEncoder` does, and score texts and trees of prefixes.
 
 Use it     through `encoder_states`, `prefix_encoder_for` and `CausalLanguageModel`, which leave the pass to the network
            wherever a part is not known to be of these forms, where gradients are asked for, and off the CPU. States
@@ -233,7 +233,8 @@ class PackedPrefixEncoder(SharedPrefixEncoder):
             return partial(_attend_with_prefix, packed, own)
 
         tokens_BNS = tokens_RS.view(contexts, -1, tokens_RS.shape[1])
-        states_BNSE = _through_layers(packed, tokens_BNS, prefix.lengths_B, attention)
+        position_BS = prefix.lengths_B[:, None] + torch.arange(tokens_BNS.shape[2])
+        states_BNSE = _through_layers(packed, tokens_BNS, position_BS, attention)
         return _last_norm(self.network)(states_BNSE.flatten(0, 1))
 
 
@@ -242,24 +243,47 @@ def causal_logits(network: PreTrainedModel, tokens_BT: Tensor, *, keep: int) -> 
     """(B, keep, V): after the last `keep` tokens of each row, for networks for which `packed.why_not_packed` finds no
     reason. What stands on the right of a token does not matter to it, so padding there needs no mask."""
     packed = packed_network(network)
-    start_B = torch.zeros(len(tokens_BT), dtype=torch.int64)
-    states_BTE = _through_layers(packed, tokens_BT[:, None], start_B, lambda _: partial(attend_alone, packed))[:, 0]
+    position_BT = torch.arange(tokens_BT.shape[1]).expand_as(tokens_BT)
+    states_BTE = _through_layers(packed, tokens_BT[:, None], position_BT, lambda _: partial(attend_alone, packed))[:, 0]
     return packed.logits(states_BTE[:, -keep:].flatten(0, 1)).view(len(tokens_BT), keep, -1)
 
 
+@torch.no_grad()
+def tree_logits(network: PreTrainedModel, tokens_BN: Tensor, depth_BN: Tensor, visible_BNN: Tensor) -> Tensor:
+    """(B, N, V) after every node of trees of prefixes, for the same networks; a node sees what is `visible`."""
+    packed = packed_network(network)
+
+    def attention(some: slice) -> Attention:
+        return partial(_attend_visible, packed, visible_BNN[some])
+
+    states_BNE = _through_layers(packed, tokens_BN[:, None], depth_BN, attention)[:, 0]
+    return packed.logits(states_BNE.flatten(0, 1)).view(*tokens_BN.shape, -1)
+
+
 def _through_layers(
-    packed: PackedNetwork, tokens_BNS: Tensor, start_B: Tensor, attention: Callable[[slice], Attention]
+    packed: PackedNetwork, tokens_BNS: Tensor, position_BS: Tensor, attention: Callable[[slice], Attention]
 ) -> Tensor:
-    """(B, N, S, E) before the last norm, of tokens at positions from `start_B` on; `attention` is that of some
-    contexts."""
+    """(B, N, S, E) before the last norm; `attention` is that of some contexts."""
     states_BNSE = torch.empty(*tokens_BNS.shape, packed.embedding_VE.shape[1])
 
     def read(part: tuple[slice, slice]) -> None:
-        states_BNSE[part] = read_causally(packed, tokens_BNS[part], start_B[part[0]], attention(part[0]))
+        states_BNSE[part] = read_causally(packed, tokens_BNS[part], position_BS[part[0]], attention(part[0]))
 
     threads = min(torch.get_num_threads(), tokens_BNS.numel() // TOKENS_A_THREAD)
     side_by_side(read, cut_rows(len(tokens_BNS), tokens_BNS.shape[1], threads))
     return states_BNSE
+
+
+def _attend_visible(
+    packed: PackedNetwork, visible_BNN: Tensor, _layer: int, query: Tensor, key: Tensor, value: Tensor
+) -> Tensor:
+    """Rows of nodes; scores are scaled already."""
+    query, key, value = (part[:, 0].transpose(1, 2) for part in (query, key, value))
+    grouped = packed.heads > packed.kv_heads
+    attended = scaled_dot_product_attention(
+        query, key, value, attn_mask=visible_BNN[:, None], scale=1.0, enable_gqa=grouped
+    )
+    return attended.transpose(1, 2)[:, None]
 
 
 def _attend_with_prefix(

@@ -24,8 +24,10 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from energylm.config.models import RIGHT_TO_LEFT
 from energylm.errors import ModelError
+from energylm.models import packed_passes
 from energylm.models.causal import LOGITS_PER_MICRO_BATCH, CausalLanguageModel, log_totals
 from energylm.models.contexts import asked_tokens, length_batches
+from energylm.models.packed import why_not_packed
 from energylm.models.shared_prefix import VERIFIED, why_not_shared_prefix
 from energylm.models.shared_prefix_attention import switched_attention
 
@@ -210,12 +212,19 @@ def tree_logits(network: nn.Module, batch: TreeBatch) -> Tensor:
     return logits_BNV
 
 
+def _logits(network: PreTrainedModel, batch: TreeBatch) -> Tensor:
+    """`tree_logits` without gradients, through packed weights where they serve."""
+    if why_not_packed(network) is None:
+        return packed_passes.tree_logits(network, batch.tokens_BN, batch.depth_BN, batch.visible_BNN)
+    return tree_logits(network, batch)
+
+
 def _read(model: CausalLanguageModel, trees: Sequence[PrefixTree]) -> list[Tensor]:
     """The log-probability of every edge of every tree."""
     batch = TreeBatch.of(trees, device=model.network.device)
     model.check_length(int(batch.depth_BN.max()) + 1)
     model.check_ids(torch.from_numpy(np.concatenate([tree.edge_token_E for tree in trees])))
-    logits_BNV = tree_logits(model.network, batch)
+    logits_BNV = _logits(model.network, batch)
     total_BN = log_totals(logits_BNV, dtype=model.result_dtype)
     log_probs = []
     for row, tree in enumerate(trees):
