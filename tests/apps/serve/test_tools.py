@@ -114,6 +114,15 @@ def _until(holds, *, seconds=20):
         time.sleep(0.01)
 
 
+def _alike(first, second):
+    """The same but for rounding, which depends on what is multiplied together."""
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(_alike(first[key], second[key]) for key in first)
+    if isinstance(first, list):
+        return len(first) == len(second) and all(map(_alike, first, second))
+    return first == pytest.approx(second, abs=1e-4) if isinstance(first, float) else first == second
+
+
 @pytest.mark.parametrize(
     ("path", "body", "name"),
     [
@@ -144,7 +153,7 @@ def test_requests_that_wait_are_read_in_one_call(services, monkeypatch, path, bo
             answers = [each.result() for each in asked]
         monkeypatch.undo()
         assert [answer.status_code for answer in answers] == [200] * 4
-        assert all(answer.json() == answers[0].json() for answer in answers)
+        assert all(_alike(answer.json(), answers[0].json()) for answer in answers)
         return sizes
 
     one = len(body.get("texts", [0]))
