@@ -140,7 +140,7 @@ def with_weights(verb: Rerank) -> Rerank:
         scorers, weight = scorers[:1], (saved["alone"],)
     elif beside != trained:
         raise ModelError(
-            f"{folder} has λ of its model by itverb and beside {', '.join(trained) or 'nothing'}, not beside "
+            f"{folder} has λ of its model by itself and beside {', '.join(trained) or 'nothing'}, not beside "
             f"{', '.join(beside)}; give --dev lists, or a --weight for each"
         )
     own = {"model": None, "scorer": (), "scorers": tuple(scorers), "weight": weight, "trained_weights": False}
@@ -225,6 +225,8 @@ def score_files(
 
 def kept_identity(scorer: NamedScorer, lists: list[NBest]) -> dict[str, Any]:
     texts = [[hypothesis.text for hypothesis in of_list.hypotheses] for of_list in lists]
+    if scorer.context:  # a file may say other words for the same lists
+        texts += [of_list.context.split()[-scorer.context :] for of_list in lists]
     settings = scorer.model_dump(mode="json", exclude={"model", "device", "batch_tokens"})
     return {"task": "rerank", "how": settings, "model": scorer_identity(scorer.model), "texts": sha256_of_json(texts)}
 
