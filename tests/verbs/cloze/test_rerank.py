@@ -9,7 +9,7 @@ from energylm.bundles.model_folder import model_identity, weights_sha256
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import Reading
 from energylm.config.cloze import NamedScorer, WeightGrid
-from energylm.data.nbest import read_lists
+from energylm.data.nbest import Hypothesis, NBest, read_lists
 from energylm.errors import BusyError, ConfigError, DataError
 from energylm.files import folder_lock
 from energylm.jobs.job import Job
@@ -368,3 +368,13 @@ def test_minimum_risk_is_chosen_from_the_command_line_s_options(files):
         Rerank.checked({"sets": [dev]})
     tuned = config(of_set | {"dev": str(files / "risk.json")}, choose="mbr", utility="chrf").run()
     assert tuned.outcomes[0].reranked.value == 0.0 and tuned.outcomes[0].sharpness in reranker.SHARPNESSES
+
+
+def test_kept_scores_are_known_by_what_was_heard_before(monkeypatch):
+    """A file may say other words for the same hypotheses. Teeth: a scorer that reads none of them finds its own."""
+    monkeypatch.setattr(reranking, "scorer_identity", lambda model: model)
+    heard = [NBest("u", None, (Hypothesis("a boat", 0.0),), context=words) for words in ("the clerk", "a sailor")]
+    for context, is_same in ((0, True), (1, False), (2, False)):
+        scorer = NamedScorer(model="frequency:none.txt", context=context)
+        texts = [reranking.kept_identity(scorer, [each])["texts"] for each in heard]
+        assert (texts[0] == texts[1]) == is_same
