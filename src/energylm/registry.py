@@ -139,6 +139,7 @@ ENERGIES = Registry(
         "length": "energylm.bundles.score_energies:LengthEnergy",
         "frequency": "energylm.bundles.score_energies:FrequencyEnergy",
         "lexicon": "energylm.bundles.score_energies:LexiconEnergy",
+        "recall": "energylm.bundles.score_energies:RecallEnergy",
         "sum": "energylm.bundles.text_energy:WeightedSum",
         "energy": "energylm.bundles.energy_model:EnergyModel",
         "zero-shot-energy": "energylm.bundles.zero_shot_energy:ZeroShotEnergy",

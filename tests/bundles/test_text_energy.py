@@ -15,6 +15,7 @@ from energylm.bundles.compatibility import caution_about
 from energylm.bundles.energy_binding import Passage
 from energylm.bundles.model_folder import model_identity
 from energylm.bundles.reranker import ListBlock, score_block
+from energylm.bundles.score_energies import EnergyScorer
 from energylm.config.cloze import WeightGrid
 from energylm.config.sampling import JointSampling
 from energylm.data.corpus import Corpus
@@ -275,6 +276,31 @@ def test_frequencies_of_hypotheses_are_counted_without_what_was_heard_before(tmp
     block = ListBlock([["a boat", "a goat"]], ["u"], ["a clerk counts"])
     [scores] = score_block(scorer, block).scores
     assert scores == pytest.approx(scorer.score(["a boat", "a goat"])) and scores[0] > scores[1]
+
+
+def test_recall_is_how_much_likelier_words_are_after_what_was_heard(tmp_path):
+    """By hand: p is 1.5/6 of a boat and 2.5/6 of "a", and counts for two words. Then "boat a boat" scores log 2/2 + log
+    2/3 + log (1/p + 2)/4. After any words the probabilities of all words and of one that is not there add up to 1.
+    Teeth: they do not if what was heard is not divided by; and a score of the whole text counts the context too."""
+    file = _written(tmp_path / "book.txt", "a boat a clerk")
+    energy = Energy.from_recall(file, strength=2, beta=1)
+    expected = math.log(2 / 3) + math.log((4 + 2) / 4)
+    assert energy.text_energies(["Boat, a BOAT"]).tolist() == pytest.approx([-expected])
+    assert energy.word_scores("Boat-a boat …") == pytest.approx([math.log(2 / 3), math.log(6 / 4), 0.0])
+    prob = {"a": 2.5 / 6, "boat": 1.5 / 6, "clerk": 1.5 / 6, "x": 0.5 / 6}
+    ratio = {word: math.exp(energy.word_scores(f"boat a boat {word}")[-1]) for word in prob}
+    assert sum(prob[word] * ratio[word] for word in prob) == pytest.approx(1)
+    assert sum(prob[word] * ratio[word] * (3 + 2) / 2 for word in prob) != pytest.approx(1)
+    scorer = Scorer(EnergyScorer(energy))
+    [scores] = score_block(scorer, ListBlock([["a boat", "a goat"]], ["u"], ["a boat clerk"])).scores
+    last = math.log((1 / prob["a"] + 2) / 5)
+    assert scores == pytest.approx([last + math.log((1 / prob["boat"] + 2) / 6), last + math.log(2 / 6)])
+    assert scores[0] != pytest.approx(scorer.score(["a boat clerk a boat"])[0])
+    assert Energy.load(f"recall:{file}", beta=-1).text_energies(["boat boat"])[0] > 0  # repeating is dear
+    energy.save_pretrained(tmp_path / "saved")
+    assert Energy.from_pretrained(tmp_path / "saved").word_scores("a a") == energy.word_scores("a a")
+    with pytest.raises(ConfigError, match="strength 0 came"):
+        Energy.from_recall(file, strength=0)
 
 
 def _written(path, text):

@@ -88,7 +88,7 @@ def list_blocks(lists: Sequence[NBest], *, context: int = 0) -> Iterator[ListBlo
     for start in range(0, len(lists), LISTS_AT_ONCE):
         block = lists[start : start + LISTS_AT_ONCE]
         texts = [[of_list.hypotheses[index].text for index in _filled(of_list)] for of_list in block]
-        contexts = [" ".join(of_list.context.split()[-context:] if context else ()) for of_list in block]
+        contexts = [of_list.heard(context) for of_list in block]
         yield ListBlock(texts, [of_list.utterance for of_list in block], contexts)
 
 

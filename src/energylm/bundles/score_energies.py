@@ -7,11 +7,14 @@
     frequency    E = −β Σ_w log (c_w + ½) / (N + ½ (V + 1))      c_w: how often word w stands in some text of N words, V
                  of them different; half an occurrence goes to each word, and to all that is not there
     lexicon      E = β · number of words that neither some text nor the CMU pronouncing dictionary has
+    recall       E = −β Σ_t log P(w_t | w_<t) / p(w_t)           P(w | w_<t) = (c_<t(w) + μ p(w)) / (t − 1 + μ), of a cache
+                 (Kuhn & De Mori 1990); p as of a frequency. With β below 0 it forbids nothing, and makes repeating dear
 
 Use it     constraints with enough candidates: they choose among what the language model draws, they do not lead it
            there. Where none of the candidates is allowed, sampling stops and says so. A frequency with a λ below 0
            takes out of a reranked list what recogniser and language model both know: how common words are. A lexicon
-           knows what a small network cannot: which strings of letters are words at all.
+           knows what a small network cannot: which strings of letters are words at all. Recall knows the names of
+           what is talked about, from as far back as it is told, where a network reads little or nothing before.
 Relations  `text_energy` builds them (`Energy.from_function` …); `network_energies` are those that own a network.
 """
 
@@ -176,11 +179,51 @@ class FrequencyEnergy(ScoreEnergy):
         return built(Energy.from_frequencies, options, source=text)
 
     def scores(self, texts: list[str]) -> Tensor:
-        rows = [[math.log((self._counts[word] + 0.5) / self._total) for word in words_of(text)] for text in texts]
+        rows = [[math.log(self._prob(word)) for word in words_of(text)] for text in texts]
         return torch.tensor([math.fsum(row) for row in rows], dtype=torch.float64)
+
+    def _prob(self, word: str) -> float:
+        return (self._counts[word] + 0.5) / self._total
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "counts": dict(self._counts)}
+
+
+class RecallEnergy(FrequencyEnergy):
+    kind = "recall"
+
+    def __init__(
+        self, counts: Mapping[str, int], *, strength: float, beta: float, judges: Judges, name: str = "recall"
+    ) -> None:
+        if not strength > 0:
+            raise ConfigError(f"strength {strength} came, expected a number of words above 0 that p counts for")
+        super().__init__(counts, beta=beta, judges=judges, name=name)
+        self._strength = strength
+
+    @classmethod
+    def from_text(cls, text: str, *, device: Device = None, options: Options = MappingProxyType({})) -> Energy:
+        """recall:FILE, of plain text, or recall:CORPUS"""
+        return built(Energy.from_recall, options, source=text)
+
+    def scores(self, texts: list[str]) -> Tensor:
+        return torch.tensor([math.fsum(self.word_scores(text)) for text in texts], dtype=torch.float64)
+
+    def word_scores(self, text: str) -> list[float]:
+        """Of what stands between white space, given all before it."""
+        heard: Counter[str] = Counter()
+        count, scores = 0, []
+        for written in text.split():
+            ratios = []
+            for word in words_of(written):
+                recalled = heard[word] / self._prob(word)
+                ratios.append(math.log((recalled + self._strength) / (count + self._strength)))
+                heard[word] += 1
+                count += 1
+            scores.append(math.fsum(ratios))
+        return scores
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "strength": self._strength}
 
 
 class LexiconEnergy(ScoreEnergy):
@@ -221,15 +264,16 @@ def word_counts(source: str | Path) -> Counter[str]:
 
 class EnergyScorer:
     """The other way round: an energy as a `bundles.scorer.TokenScorer`, whose score of a text is −E. A text is read as
-    a whole, as if it were one token, so what was heard before cannot be left out of the count, and is not read."""
+    a whole, as if it were one token, so that what was heard before cannot be left out of the count and is not read,
+    unless the energy has a score for each word."""
 
     method = AUTO
-    scores_tokens = False
     reads = "both"
     max_tokens: int | None = None
 
     def __init__(self, energy: Energy) -> None:
         self.energy, self.name = energy, energy.name
+        self.scores_tokens = isinstance(energy, RecallEnergy)
 
     @classmethod
     def from_pretrained(cls, source: str | Path, *, config: ScorerConfig, device: Device = None) -> Self:
@@ -241,10 +285,15 @@ class EnergyScorer:
         return f"minus the energy of {self.name}"
 
     def read(self, text: str) -> Reading:
-        return Reading((0,), (text,), (0,), (0,)) if text.strip() else Reading((), (), (), ())
+        pieces = tuple(text.split()) if self.scores_tokens else (text,) * bool(text.strip())
+        indices = tuple(range(len(pieces)))
+        return Reading(indices, pieces, indices, indices)
 
     def token_scores(self, readings: Sequence[Reading]) -> list[list[float]]:
-        return [[-energy] for energy in self.energy.text_energies([reading.pieces[0] for reading in readings]).tolist()]
+        texts = [" ".join(reading.pieces) for reading in readings]
+        if isinstance(self.energy, RecallEnergy):
+            return [[self.energy.beta * score for score in self.energy.word_scores(text)] for text in texts]
+        return [[-energy] for energy in self.energy.text_energies(texts).tolist()]
 
     def list_scores(self, lists: Sequence[Sequence[Reading]]) -> list[list[list[float]]]:
         return each_alone(self.token_scores, lists)

@@ -41,7 +41,7 @@ from energylm.bundles.known_models import is_energy_source, locate_energy
 from energylm.bundles.model_folder import open_folder, save_model
 from energylm.bundles.text_codec import text_list
 from energylm.config.base import Config, load_config
-from energylm.config.vocabulary import BETA, SIMILARITY_BETA
+from energylm.config.vocabulary import BETA, RECALL_STRENGTH, SIMILARITY_BETA
 from energylm.errors import ConfigError, DataError, ModelError, extra
 from energylm.registry import ENERGIES
 
@@ -248,6 +248,23 @@ class Energy(OnHub, ABC):
             return FrequencyEnergy(source, beta=beta, judges=judges)
         name = f"frequency in {Path(source).name}"
         return FrequencyEnergy(word_counts(source), beta=beta, judges=judges, name=name)
+
+    @staticmethod
+    def from_recall(
+        source: str | Path | Mapping[str, int],
+        *,
+        strength: float = RECALL_STRENGTH,
+        beta: float = BETA,
+        judges: Judges = "text",
+    ) -> "Energy":
+        """−β times how much likelier the words are given all before them, in nats: a cache of these, mixed with what
+        a file of plain text, the training split of a corpus or these counts say, which counts for `strength` words."""
+        from energylm.bundles.score_energies import RecallEnergy, word_counts
+
+        how = {"strength": strength, "beta": beta, "judges": judges}
+        if isinstance(source, Mapping):
+            return RecallEnergy(source, **how)
+        return RecallEnergy(word_counts(source), **how, name=f"recall beside {Path(source).name}")
 
     @staticmethod
     def from_lexicon(

@@ -25,6 +25,7 @@ MAX_NEW_TOKENS = 40
 PREFIX_TOKENS = 0
 WINDOW_TOKENS, WINDOW_PREFIX_TOKENS = 160, 120
 BETA, SIMILARITY_BETA = 1.0, 10.0
+RECALL_STRENGTH = 1000.0  # words: of 200, 1,000, 3,000 and 10,000 it served n-best lists of read books best
 
 # What is taken where no model is named: the smallest that write and compare English, both known by name.
 LANGUAGE_MODEL, ENCODER = "smollm2-135m", "minilm-l6"

@@ -65,6 +65,10 @@ class NBest:
     hypotheses: tuple[Hypothesis, ...]
     context: str = ""  # what the recogniser heard before
 
+    def heard(self, words: int) -> str:
+        """The last `words` words of the context."""
+        return " ".join(self.context.split()[-words:] if words else ())
+
 
 def read_lists(
     path: Path | str, *, form: NBestFormat | None = None, references: Path | str | None = None

@@ -161,6 +161,28 @@ def test_the_energy_has_a_weight_of_its_own(tmp_path, bag, capsys):
         assert ("learnt from shared.json, so λ of these lists" in capsys.readouterr().err) == is_known
 
 
+def test_scorers_read_what_was_heard_before(tmp_path, bag):
+    """Every "good" was heard in the list before: recall sets right what the energy cannot learn. Teeth: without what
+    was heard it knows nothing."""
+    lists = {
+        f"1-2-{number:04}": {
+            "ref": f"good{number} so good{number + 1}",
+            "hyp_1": {"score": -1.0, "text": f"bad{number} so good{number + 1}"},
+            "hyp_2": {"score": -1.3, "text": f"good{number} so good{number + 1}"},
+        }
+        for number in range(COUNT)
+    }
+    path, scorer = tmp_path / "lists.json", f"recall:{tmp_path / 'words.txt'}"
+    path.write_text(json.dumps(lists))
+    (tmp_path / "words.txt").write_text("so it is")
+    for words, right in ((5, True), (0, False)):
+        asked = verb(path, bag, scorers=[{"model": scorer, "context": words}], training=ONE_STEP)
+        run = asked.run(Job(output=tmp_path / str(words)))
+        assert (run.reranked.value < run.one_best.value) == right
+        saved = json.loads((tmp_path / str(words) / "reranker.json").read_text())
+        assert saved["scorers"][1].get("context", 0) == words and "context" not in saved["scorers"][0]
+
+
 def test_smooth_weights_are_those_of_the_least_expected_cost(tmp_path, bag, monkeypatch):
     """Of the very scores that the folds gave. Teeth: exact searches find others."""
     lists = written(tmp_path / "own.json", "good{}".format, "bad{}".format)

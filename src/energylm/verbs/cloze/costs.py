@@ -53,7 +53,7 @@ def count_rerank(verb: "Rerank", around: Surroundings) -> Counted | None:
     for scorer in verb.all_scorers:
         for lists in files.values():
             texts = [_texts(of_list) for of_list in lists]
-            _score(counted, scorer.model, texts, around, before=scorer.context or 0)
+            _score(counted, scorer.model, texts, around, before=scorer.context)
     return counted
 
 
@@ -92,8 +92,8 @@ def count_reranker(verb: "TrainReranker", around: Surroundings) -> Counted | Non
         counted.disk_bytes += run.disk_bytes
     counted.notes += run.notes
     count_texts(counted, network, [_padded(texts, network) for texts in tuned for _ in texts], around)
-    for name in verb.scorer:
-        _score(counted, name, tuned, around)
+    for scorer in verb.all_scorers:
+        _score(counted, scorer.model, tuned, around, before=scorer.context)
     counted.product = network
     return counted
 

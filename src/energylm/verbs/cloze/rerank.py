@@ -382,6 +382,9 @@ class TrainReranker(TrainingVerb):
         description="Share of the training lists that chooses when to stop; 0 = the last step is taken.",
     )
     scorer: Strings = Field((), description="One more scorer, with its own λ.")
+    scorers: tuple[NamedScorer, ...] = Field(
+        (), exclude_if=lambda value: not value, description="Scorers with settings of their own."
+    )
     search: LineSearch = Field(
         EXACT,
         exclude_if=lambda value: value == EXACT,
@@ -400,6 +403,12 @@ class TrainReranker(TrainingVerb):
         validation=ValidationConfig(every_steps=50, metric="excess"),
         checkpoint=CheckpointConfig(every_steps=50, keep=1),
     )
+
+    @property
+    def all_scorers(self) -> tuple[NamedScorer, ...]:
+        """Beside the energy; each reads what the energy does, where it has no casing of its own."""
+        named = (*(NamedScorer(model=model) for model in self.scorer), *self.scorers)
+        return tuple(NamedScorer(**{"casing": self.casing} | each.model_dump(exclude_unset=True)) for each in named)
 
     @model_validator(mode="after")
     def _ways_to_learn_have_options_of_their_own(self) -> Self:

@@ -145,7 +145,7 @@ def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
     result = _train(verb, [*more, *learnt], output)  # judged lists at the end, which says when to stop
     if dev:
         judged = _judge(output, lists, own)
-    others = [NamedScorer(model=name, casing=verb.casing) for name in verb.scorer]
+    others = verb.all_scorers
     with open_engine(job.engine) as engine:
         file = RerankSet(lists=verb.lists[0])
         outcomes = [score_files(scorer, {file: lists}, output, engine) for scorer in others]
@@ -165,8 +165,9 @@ def describe_training(verb: TrainReranker, output: Path) -> str:
     lists, dev, also = read_training_lists(verb)
     learnt = [*also, *lists] if dev else also
     check_references([*(() if verb.teacher else learnt), *(dev or lists)], metric=verb.metric.upper())
-    for name in (*verb.scorer, *([verb.teacher] if verb.teacher else [])):
-        check_scorer(name, NamedScorer(model=name, casing=verb.casing))
+    teachers = [NamedScorer(model=verb.teacher, casing=verb.casing)] if verb.teacher else []
+    for each in (*verb.all_scorers, *teachers):
+        check_scorer(each.model, each)
     locate(verb.init)
     how = f"λ on {len(dev):,} dev lists" if dev else f"{verb.folds} folds and all"
     return (
@@ -181,9 +182,9 @@ def read_training_lists(verb: TrainReranker) -> tuple[list[NBest], list[NBest], 
     those that are only learnt from."""
 
     def read(names: Sequence[str], references: Sequence[str], limit: int | None) -> list[NBest]:
-        lists = []
+        lists, words = [], max(verb.context, *(each.context for each in verb.all_scorers), 0)
         for name, of_file in zip(names, references or (None,) * len(names), strict=True):
-            of_name = with_context(read_lists(name, form=verb.format, references=of_file), verb.context)
+            of_name = with_context(read_lists(name, form=verb.format, references=of_file), words)
             lists += sample_lists(of_name, limit, seed=verb.training.seed)
         return lists
 
@@ -276,9 +277,9 @@ def _likelihood(verb: TrainReranker, folder: Path) -> Start:
         raise ModelError(f"{verb.init} cannot learn by its log-likelihood ({reason}); leave --likelihood out")
 
     def encode(context: str, text: str) -> tuple[Sequence[int], int]:
-        given = len(context.split())
-        reading = scorer.read(recased(f"{context} {text}" if context else text, verb.casing))
-        return reading.ids, bisect_left(reading.words, given)
+        heard = context.split()[-verb.context :] if verb.context else []
+        reading = scorer.read(recased(" ".join([*heard, text]), verb.casing))
+        return reading.ids, bisect_left(reading.words, len(heard))
 
     def save(network: nn.Module, target: Path) -> None:
         lm.model.network = without_adapters(network)
