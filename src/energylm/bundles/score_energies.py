@@ -7,8 +7,8 @@
     frequency    E = −β Σ_w log (c_w + ½) / (N + ½ (V + 1))      c_w: how often word w stands in some text of N words, V
                  of them different; half an occurrence goes to each word, and to all that is not there
     lexicon      E = β · number of words that neither some text nor the CMU pronouncing dictionary has
-    recall       E = −β Σ_t log P(w_t | w_<t) / p(w_t)           P(w | w_<t) = (c_<t(w) + μ p(w)) / (t − 1 + μ), of a cache
-                 (Kuhn & De Mori 1990); p as of a frequency. With β below 0 it forbids nothing, and makes repeating dear
+    recall       E = −β Σ_t log P(w_t | w_<t) / p(w_t)           P(w | w_<t) = (c_<t(w) + μ p(w)) / (t − 1 + μ), a cache
+                 (Kuhn & De Mori 1990); p as of a frequency. With β below 0 it makes repeating dear
 
 Use it     constraints with enough candidates: they choose among what the language model draws, they do not lead it
            there. Where none of the candidates is allowed, sampling stops and says so. A frequency with a λ below 0

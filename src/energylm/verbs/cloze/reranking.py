@@ -340,7 +340,8 @@ def _warn_of_known_lists(verb: Rerank) -> None:
 def _hint_at_casing(verb: Rerank, files: dict[RerankSet, list[NBest]]) -> None:
     texts = [of_list.hypotheses[0].text for lists in files.values() for of_list in lists]
     cased = [scorer.model for scorer in verb.all_scorers if scorer.casing == "keep"]
-    kept = [model for model in cased if not model.startswith(("frequency:", "lexicon:", "recall:"))]  # which know no case
+    caseless = ("frequency:", "lexicon:", "recall:")
+    kept = [model for model in cased if not model.startswith(caseless)]
     if kept and any(text.isupper() for text in texts) and not any(text != text.upper() for text in texts):
         say(
             f"energylm: the lists are all in upper case and {', '.join(kept)} will read them so; a model of ordinary "
