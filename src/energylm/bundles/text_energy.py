@@ -261,10 +261,10 @@ class Energy(OnHub, ABC):
         a file of plain text, the training split of a corpus or these counts say, which counts for `strength` words."""
         from energylm.bundles.score_energies import RecallEnergy, word_counts
 
-        how = {"strength": strength, "beta": beta, "judges": judges}
         if isinstance(source, Mapping):
-            return RecallEnergy(source, **how)
-        return RecallEnergy(word_counts(source), **how, name=f"recall beside {Path(source).name}")
+            return RecallEnergy(source, strength=strength, beta=beta, judges=judges)
+        name, counts = f"recall beside {Path(source).name}", word_counts(source)
+        return RecallEnergy(counts, strength=strength, beta=beta, judges=judges, name=name)
 
     @staticmethod
     def from_lexicon(

@@ -41,12 +41,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, huber_loss
 from torch.nn.utils.rnn import pad_sequence
 
-from energylm.data.nbest import NBest
+from energylm.data.nbest import NBest, recording_of
 from energylm.errors import DataError
 from energylm.models.contexts import length_batches
 from energylm.models.prefix_tree import PrefixTree, TreeBatch, tree_logits
 from energylm.numerics.categorical import widened
 from energylm.objectives.list_losses import ListLoss, best_members, teaches
+from energylm.progress import say
 from energylm.randomness import derive_seed, epoch_order
 from energylm.training.task import Batch, Share, Sums
 
@@ -125,6 +126,23 @@ def list_folds(references: Sequence[str], count: int) -> list[NDArray[np.int64]]
 def same_reference(reference: str | None) -> str:
     """What two references have in common that differ in case and white space alone."""
     return " ".join((reference or "").split()).casefold()
+
+
+def lists_apart(learnt: list[NBest], judged: list[NBest], name: str) -> list[NBest]:
+    """Of lists that are only learnt from those without a reference of the judged ones."""
+    unseen = {same_reference(each.reference) for each in judged}
+    kept = [each for each in learnt if same_reference(each.reference) not in unseen]
+    left = len(learnt) - len(kept)
+    if left:
+        say(f"energylm: {left:,} training lists have the reference of a {name} list and are left out")
+    recordings, of_judged = (set(map(recording_of, lists)) for lists in (kept, judged))
+    known = sum(recording_of(each) in recordings for each in judged)
+    if known and len(of_judged) > 1:  # otherwise their names are mere numbers
+        say(
+            f"energylm: {known:,} of {len(judged):,} {name} lists come from recordings that are learnt from as well, "
+            f"so they say more good of the result than new recordings will; give {name} lists of other recordings"
+        )
+    return kept
 
 
 class ListReader(Protocol):

@@ -5,6 +5,8 @@ OUTPUT/model/            the energy that learnt from all lists: with `--likeliho
 OUTPUT/folds/1/ …        those that learnt from all lists but a fold
 OUTPUT/reranker.json     what `energylm rerank OUTPUT` takes for its options: scorers, terms and their λ; and the λ of
                          the energy alone, for `rerank OUTPUT/model --trained-weights`
+OUTPUT/unseen.json       what each fold's energy says of the lists that were held out from it: `rerank` takes that for
+                         dev lists which the energy of OUTPUT/model learnt from
 OUTPUT/blocks/           the scores of the other scorers and of the teacher, kept
 
 Lists that are `also` learnt from are so in every fold, and judged in none.
@@ -37,6 +39,7 @@ from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.model_folder import load_head, model_identity, read_manifest
 from energylm.bundles.reranker import (
+    ListBlockScores,
     check_references,
     found_weights,
     gathered_scores,
@@ -49,7 +52,7 @@ from energylm.bundles.scorer_text import recased
 from energylm.config.cloze import NamedScorer, RerankSet, WeightGrid
 from energylm.config.models import LEFT_TO_RIGHT, SUM, TEXT
 from energylm.config.training import TrainingConfig
-from energylm.data.nbest import NBest, read_lists, recognisers_best, recording_of, sample_lists, with_context
+from energylm.data.nbest import NBest, read_lists, recognisers_best, sample_lists, with_context
 from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError
@@ -81,12 +84,12 @@ from energylm.training.list_task import (
     WholeTexts,
     costed_lists,
     list_folds,
-    same_reference,
+    lists_apart,
 )
 from energylm.training.state import TrainingResult
 from energylm.verbs.cloze.rerank import MODEL_FOLDER, RERANKER_FILE, TrainReranker
 from energylm.verbs.cloze.rerank_report import RerankerRun, best_members
-from energylm.verbs.cloze.reranking import WordScorer, score_files
+from energylm.verbs.cloze.reranking import UnseenScores, WordScorer, score_files
 from energylm.verbs.cloze.score import check_scorer
 
 RESAMPLES = 2000
@@ -136,15 +139,20 @@ def train_reranker(verb: TrainReranker, job: Job) -> RerankerRun:
             costs = text_costs(hypothesis_statistics(only_learnt, metric), metric)
             more = costed_lists(only_learnt, costs, **own_reference)
     judged: list[list[float]] = [[]] * len(lists)
+    seconds = 0.0
     for fold, held_out in enumerate(() if dev else known.folds):
         folder = output / "folds" / str(fold + 1)
         say(f"energylm: fold {fold + 1} of {len(known.folds)}: {len(held_out):,} lists held out")
         _train(verb, [*more, *known.without(fold)], folder)
-        for index, of_list in zip(held_out, _judge(folder, [lists[each] for each in held_out], own), strict=True):
+        of_fold = _judge(folder, [lists[each] for each in held_out], own)
+        seconds += of_fold.seconds
+        for index, of_list in zip(held_out, of_fold.scores, strict=True):
             judged[index] = of_list
     result = _train(verb, [*more, *learnt], output)  # judged lists at the end, which says when to stop
     if dev:
-        judged = _judge(output, lists, own)
+        judged = _judge(output, lists, own).scores
+    else:
+        UnseenScores.named(own, lists, judged, seconds).save(output)
     others = verb.all_scorers
     with open_engine(job.engine) as engine:
         file = RerankSet(lists=verb.lists[0])
@@ -192,25 +200,8 @@ def read_training_lists(verb: TrainReranker) -> tuple[list[NBest], list[NBest], 
     dev = read(verb.dev, verb.dev_references, verb.dev_limit or verb.limit)
     also = read(verb.also, (), verb.limit)
     if dev:
-        return _apart(train, dev, "dev"), dev, []
-    return train, [], _apart(also, train, "judged")
-
-
-def _apart(learnt: list[NBest], judged: list[NBest], name: str) -> list[NBest]:
-    """Of lists that are only learnt from those without a reference of the judged ones."""
-    unseen = {same_reference(each.reference) for each in judged}
-    kept = [each for each in learnt if same_reference(each.reference) not in unseen]
-    left = len(learnt) - len(kept)
-    if left:
-        say(f"energylm: {left:,} training lists have the reference of a {name} list and are left out")
-    recordings, of_judged = (set(map(recording_of, lists)) for lists in (kept, judged))
-    known = sum(recording_of(each) in recordings for each in judged)
-    if known and len(of_judged) > 1:  # otherwise their names are mere numbers
-        say(
-            f"energylm: {known:,} of {len(judged):,} {name} lists come from recordings that are learnt from as well, "
-            f"so they say more good of the result than new recordings will; give {name} lists of other recordings"
-        )
-    return kept
+        return lists_apart(train, dev, "dev"), dev, []
+    return train, [], lists_apart(also, train, "judged")
 
 
 def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> TrainingResult:
@@ -384,14 +375,14 @@ def _trained_on(verb: TrainReranker, provenance: Mapping[str, Any]) -> dict[str,
     return {"trained_on": list(dict.fromkeys([*provenance.get("trained_on", ()), *names]))}
 
 
-def _judge(folder: Path, lists: Sequence[NBest], own: NamedScorer) -> list[list[float]]:
+def _judge(folder: Path, lists: Sequence[NBest], own: NamedScorer) -> ListBlockScores:
     """What the energy of `folder` says of the hypotheses of each list: −E, of those with text."""
-    judge, scores = Scorer.from_pretrained(folder / own.model, config=own), []
+    judge, blocks = Scorer.from_pretrained(folder / own.model, config=own), []
     with progress("judging lists", total=len(lists), unit="list") as bar:
         for block in list_blocks(lists, context=own.context):
-            scores += score_block(judge, block).scores
+            blocks.append(score_block(judge, block))
             bar.advance(len(block.texts))
-    return scores
+    return ListBlockScores([scores for each in blocks for scores in each.scores], sum(each.seconds for each in blocks))
 
 
 def _save(

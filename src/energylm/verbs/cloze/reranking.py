@@ -4,6 +4,9 @@ Every file is scored once, however often it is named. With an output folder a re
 of each set as `best-1.tsv`, `best-2.tsv` …, and the scores of finished blocks are kept (`jobs.kept_blocks`), so that a
 killed run goes on where it stopped. They are known by the model, how it scores and the texts, not by paths: other λ,
 other sets and other references find the scores again; another model, casing or choice of lists does not.
+
+Lists that a model of `rerank train` learnt from have the scores that its run kept (`UnseenScores`), of energies that
+did not learn from them: λ of such dev lists are cross-fitted, whatever other scorers the model stands beside.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +14,11 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from energylm.bundles.known_models import model_of_run
 from energylm.bundles.model_folder import MANIFEST
 from energylm.bundles.reranker import (
     ListBlock,
@@ -30,16 +34,17 @@ from energylm.bundles.reranker import (
     tune_scored,
     tune_sharpness,
 )
-from energylm.config.cloze import EXACT, MBR, NamedScorer, RerankSet
+from energylm.config.cloze import EXACT, MBR, Casing, NamedScorer, RerankSet
 from energylm.data.nbest import NBest, name_of, read_lists, recognisers_best, sample_lists, with_context
 from energylm.errors import ModelError
 from energylm.estimators.additive_metrics import AdditiveMetric, Floats, closed_share, metric_called, paired_bootstrap
 from energylm.estimators.weight_tuning import ListScores
-from energylm.files import folder_lock, read_json, sha256_of_json, write_text
+from energylm.files import folder_lock, read_json, sha256_of_json, write_json, write_text
 from energylm.jobs.engine import Engine, open_engine
 from energylm.jobs.job import Job
 from energylm.jobs.kept_blocks import BlockForm, KeptBlocks
 from energylm.progress import Progress, progress, say
+from energylm.records import Record
 from energylm.report.report import write_report
 from energylm.search.minimum_risk import pairwise_costs
 from energylm.verbs.cloze.rerank import MODEL_FOLDER, Rerank, saved_reranker
@@ -52,6 +57,8 @@ from energylm.verbs.cloze.rerank_report import (
     rerank_sections,
 )
 from energylm.verbs.cloze.score import ScoreWorker, check_scorer, scorer_identity, scorer_place
+
+UNSEEN_FILE = "unseen.json"  # of a folder of `rerank train`
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def rerank(verb: Rerank, job: Job) -> RerankResult:
 def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
     files = read_files(verb)
     _hint_at_casing(verb, files)
-    _warn_of_known_lists(verb)
+    _warn_of_known_lists(verb, files)
     metric = metric_called(verb.metric)
     statistics = {
         file: hypothesis_statistics(lists, metric) if _is_measured(file, lists, verb) else None
@@ -212,15 +219,62 @@ def score_files(
         if scorer.context:
             outcome.convention += f"; after {scorer.context} words at most of what was heard before"
         for file, lists in files.items():
-            identity = kept_identity(scorer, lists) | ({"by": "word"} if worker.by_word else {})
+            unseen = UnseenScores.of(scorer) if not worker.by_word else None
+            known = unseen.of_lists(lists) if unseen else {}
+            scored = [of_list for row, of_list in enumerate(lists) if row not in known]
+            identity = kept_identity(scorer, scored) | ({"by": "word"} if worker.by_word else {})
             kept = KeptBlocks(output, (output or others) and identity, FORM, others=others)
-            what = f"scoring {Path(name_of(file.lists)).name} with {outcome.name}"
-            with progress(what, total=len(lists), unit="list") as bar:
-                for block in kept.run(pool, list_blocks(lists, context=scorer.context), progress=bar):
-                    outcome.scores[file] += block.scores
+            what, scores = f"scoring {Path(name_of(file.lists)).name} with {outcome.name}", []
+            with progress(what, total=len(scored), unit="list") as bar:
+                for block in kept.run(pool, list_blocks(scored, context=scorer.context), progress=bar):
+                    scores += block.scores
                     outcome.words += block.words or []
                     outcome.seconds += block.seconds
+            rest = iter(scores)
+            outcome.scores[file] = [known[row] if row in known else next(rest) for row in range(len(lists))]
+            if unseen and known:
+                outcome.seconds += len(known) * unseen.seconds_a_list
+                say(
+                    f"energylm: {outcome.name} learnt from {len(known):,} lists of {Path(file.lists).name}; for these "
+                    "its training kept the scores of energies that did not, which are taken"
+                )
     return outcome
+
+
+@dataclass(frozen=True)
+class UnseenScores(Record):
+    """What energies that did not learn from a list say of it, kept by `rerank train` beside the energy that learnt from
+    all."""
+
+    casing: Casing
+    context: int
+    seconds_a_list: float
+    scores: dict[str, list[float]]
+
+    @classmethod
+    def named(cls, own: NamedScorer, lists: Sequence[NBest], scores: Sequence[list[float]], seconds: float) -> Self:
+        names = [unseen_name(of_list, own.context) for of_list in lists]
+        return cls(own.casing, own.context, seconds / len(lists), dict(zip(names, scores, strict=True)))
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / UNSEEN_FILE, self.to_json())
+
+    @classmethod
+    def of(cls, scorer: NamedScorer) -> Self | None:
+        """Those of a scorer's own folder, where it reads as it was judged."""
+        file = model_of_run(scorer.model).parent / UNSEEN_FILE
+        kept = cls.from_json(read_json(file)) if file.is_file() else None
+        return kept if kept and (kept.casing, kept.context) == (scorer.casing, scorer.context) else None
+
+    def of_lists(self, lists: Sequence[NBest]) -> dict[int, list[float]]:
+        """By the places of those that are known."""
+        names = {row: unseen_name(of_list, self.context) for row, of_list in enumerate(lists)}
+        return {row: self.scores[name] for row, name in names.items() if name in self.scores}
+
+
+def unseen_name(of_list: NBest, context: int) -> str:
+    texts = [hypothesis.text for hypothesis in of_list.hypotheses]
+    return sha256_of_json([of_list.utterance, of_list.heard(context), texts])
 
 
 def kept_identity(scorer: NamedScorer, lists: list[NBest]) -> dict[str, Any]:
@@ -324,17 +378,19 @@ def _formula(verb: Rerank) -> str:
     return f"f + λ·score{terms}{by[verb.length_normalisation]}{risk}{limit}"
 
 
-def _warn_of_known_lists(verb: Rerank) -> None:
+def _warn_of_known_lists(verb: Rerank, files: Mapping[RerankSet, list[NBest]]) -> None:
     """λ of lists that a model has learnt by heart trust it too much; files are known by their names."""
-    dev = {Path(each.dev).name for each in verb.all_sets if each.dev is not None}
     for scorer in verb.all_scorers:
-        manifest = Path(scorer.model) / MANIFEST
+        manifest, unseen = model_of_run(scorer.model) / MANIFEST, UnseenScores.of(scorer)
         facts = read_json(manifest).get("provenance", {}) if manifest.is_file() else {}
-        if known := dev.intersection(facts.get("trained_on", ())):
-            say(
-                f"energylm: {scorer.model} learnt from {', '.join(sorted(known))}, so λ of these lists trust it too "
-                "much; take the cross-fitted ones by --trained-weights, or dev lists that it does not know"
-            )
+        for dev in sorted({each.tuned_on for each in verb.all_sets if each.tuned_on is not None}, key=str):
+            learnt = Path(dev.lists).name in facts.get("trained_on", ())
+            known = unseen.of_lists(files[dev]) if unseen else {}
+            if learnt and len(known) < len(files[dev]):
+                say(
+                    f"energylm: {scorer.model} learnt from {Path(dev.lists).name}, so λ of these lists trust it too "
+                    "much; take the cross-fitted ones by --trained-weights, or dev lists that it does not know"
+                )
 
 
 def _hint_at_casing(verb: Rerank, files: dict[RerankSet, list[NBest]]) -> None:
