@@ -229,6 +229,31 @@ def test_a_finer_grid_and_length_normalisation_on_request(files):
     assert words.chosen[0][0].totals != fine.chosen[0][0].totals
 
 
+@pytest.mark.parametrize("way", [{}, {"search": "smooth", "term": "words"}, {"choose": "mbr", "utility": "chrf"}])
+def test_an_output_chooses_of_other_lists_as_it_was_tuned(files, way):
+    """Teeth: other dev lists find other λ, by the same search; and without its λ a list is chosen otherwise."""
+    dev, test, out = (files / name for name in ("dev.json", "test.json", "out"))
+    tuned = config({"lists": str(test), "dev": str(dev)}, **way).run(Job(output=out))
+    (files / "new.json").write_text(json.dumps({name: {**each, "ref": "?"} for name, each in TEST.items()}))
+    again = Rerank.checked({"model": str(out), "files": str(files / "new.json")}).run()
+    assert again.chosen == tuned.chosen and again.outcomes[0].weights == tuned.outcomes[0].weights
+    assert again.outcomes[0].sharpness == tuned.outcomes[0].sharpness
+    other = Rerank.checked({"model": str(out), "files": str(test), "dev": str(files / "other.json")})
+    assert other.search == way.get("search", "grid") and other.choose == way.get("choose", "best")
+    assert other.run().outcomes[0].weights != tuned.outcomes[0].weights
+    untuned = config({"lists": str(test)}, weight=[0.0] * len(tuned.outcomes[0].weights), **way).run()
+    assert untuned.chosen != tuned.chosen
+
+
+def test_an_output_with_several_weights_or_a_model_of_its_own_is_left_alone(files):
+    dev, test, other, out = (files / name for name in ("dev.json", "test.json", "other.json", "out"))
+    config({"lists": str(test), "dev": str(dev)}, {"lists": str(test), "dev": str(other)}).run(Job(output=out))
+    (files / "run" / "model").mkdir(parents=True)
+    (files / "run" / "reranker.json").write_text("its own")
+    config({"lists": str(test), "dev": str(dev)}).run(Job(output=files / "run"))
+    assert not (out / "reranker.json").exists() and (files / "run" / "reranker.json").read_text() == "its own"
+
+
 def test_bleu(files):
     one = {"lists": str(files / "test.json"), "dev": str(files / "dev.json")}
     (outcome,) = config(one, metric="bleu", resamples=50).run().outcomes

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from energylm.verbs.cloze.rerank_report import RerankerRun, RerankResult
 
 MODEL_FOLDER = "model"  # of a training run
-RERANKER_FILE = "reranker.json"  # of a folder of `rerank train`: options of `rerank`
+RERANKER_FILE = "reranker.json"  # of an output of `rerank train` or `rerank`: options of `rerank`
 
 
 def saved_reranker(folder: Path) -> dict[str, Any]:
-    """What `rerank train` wrote into `folder`, its own model by its path; nothing of other folders."""
+    """What `rerank train` or `rerank` wrote into `folder`, a model of its own by its path; nothing of other folders."""
     if not (folder / RERANKER_FILE).is_file():
         return {}
     saved: dict[str, Any] = read_json(folder / RERANKER_FILE)
@@ -58,7 +58,8 @@ class Rerank(Verb, ListScorerConfig):
 
     Prints a table: 1-best, reranked with interval and p of the paired bootstrap, oracle. Casing, method and the like
     hold for all scorers; in a YAML file each of `scorers` can have its own. Lists without references are reranked with
-    a fixed λ, and what was chosen is printed. With --output a report and best-N.tsv are written, and scores are kept.
+    a fixed λ, and what was chosen is printed. With --output a report and best-N.tsv are written, scores are kept, and
+    `energylm rerank OUTPUT FILE...` chooses of other lists as it was chosen here.
     """
 
     examples = (
@@ -76,7 +77,8 @@ class Rerank(Verb, ListScorerConfig):
     apart_from: ClassVar[frozenset[str]] = frozenset({"best", "device", "batch_tokens"})
 
     model: Annotated[str | None, Positional("MODEL")] = Field(
-        None, description=f"The scorer: {MODEL}; or a folder of `rerank train`, with all its scorers and λ."
+        None,
+        description=f"The scorer: {MODEL}; or an output of `rerank train` or `rerank`, with all scorers and λ.",
     )
     files: Annotated[Strings, Positional("FILE|-")] = Field(
         (), description="N-best lists: ESPnet JSON, JSONL, TSV, Moses, NeMo, folders of ESPnet or Kaldi; - is stdin."
@@ -136,13 +138,14 @@ class Rerank(Verb, ListScorerConfig):
     @model_validator(mode="before")
     @classmethod
     def _a_trained_reranker_says_how(cls, values: Any) -> Any:
-        """Options that a folder of `rerank train` holds, under those that are given; dev lists tune λ anew."""
+        """Options that a folder of an earlier run holds, under those that are given; dev lists tune λ anew."""
         saved = saved_reranker(Path(str(values.get("model")))) if isinstance(values, Mapping) else {}
         if not saved:
             return values
         search, _ = saved.pop("search", EXACT), saved.pop("alone", None)
         if values.get("dev") or any("dev" in each for each in values.get("sets", ())):
             del saved["weight"]
+            saved.pop("sharpness", None)
             saved["search"] = search
         return {**saved, **{name: value for name, value in values.items() if name != "model"}}
 

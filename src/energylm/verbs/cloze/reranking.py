@@ -1,9 +1,10 @@
 """The work of `energylm rerank`: files of n-best lists scored, λ tuned on dev, measured against the 1-best.
 
 Every file is scored once, however often it is named. With an output folder a report is written, the chosen hypotheses
-of each set as `best-1.tsv`, `best-2.tsv` …, and the scores of finished blocks are kept (`jobs.kept_blocks`), so that a
-killed run goes on where it stopped. They are known by the model, how it scores and the texts, not by paths: other λ,
-other sets and other references find the scores again; another model, casing or choice of lists does not.
+of each set as `best-1.tsv`, `best-2.tsv` …, what `rerank OUTPUT` chooses by of other lists as `reranker.json`, and the
+scores of finished blocks are kept (`jobs.kept_blocks`), so that a killed run goes on where it stopped. They are known
+by the model, how it scores and the texts, not by paths: other λ, other sets and other references find the scores again;
+another model, casing or choice of lists does not.
 
 Lists that a model of `rerank train` learnt from have the scores that its run kept (`UnseenScores`), of energies that
 did not learn from them: λ of such dev lists are cross-fitted, whatever other scorers the model stands beside.
@@ -47,7 +48,7 @@ from energylm.progress import Progress, progress, say
 from energylm.records import Record
 from energylm.report.report import write_report
 from energylm.search.minimum_risk import pairwise_costs
-from energylm.verbs.cloze.rerank import MODEL_FOLDER, Rerank, saved_reranker
+from energylm.verbs.cloze.rerank import MODEL_FOLDER, RERANKER_FILE, Rerank, saved_reranker
 from energylm.verbs.cloze.rerank_report import (
     RerankResult,
     SetOutcome,
@@ -115,7 +116,7 @@ def _rerank(verb: Rerank, output: Path | None, engine: Engine) -> RerankResult:
     )
     if output is None:
         return result
-    return _write(result, output, weighed=[*names, *verb.term], shown=verb.shown_changes)
+    return _write(result, output, verb, weighed=[*names, *verb.term])
 
 
 def check_inputs(verb: Rerank) -> str:
@@ -353,14 +354,29 @@ def _new_name(name: str, taken: Mapping[str, Any]) -> str:
     return next(each for each in names if each not in taken)
 
 
-def _write(result: RerankResult, output: Path, *, weighed: Sequence[str], shown: int) -> RerankResult:
+def _write(result: RerankResult, output: Path, verb: Rerank, *, weighed: Sequence[str]) -> RerankResult:
     for number, of_set in enumerate(result.chosen, start=1):
         write_text(output / f"best-{number}.tsv", best_lines(of_set))
     if not result.sets:
         return result
-    sections = rerank_sections(result.table, result.outcomes, weighed, shown=shown)
+    ways = {(outcome.weights, outcome.sharpness) for outcome in result.outcomes}
+    if len(ways) == 1 and not (output / MODEL_FOLDER).exists():  # which is a run's that keeps its own
+        write_json(output / RERANKER_FILE, _as_tuned(verb, *ways.pop()))
+    sections = rerank_sections(result.table, result.outcomes, weighed, shown=verb.shown_changes)
     title = f"Reranking with {', '.join(weighed) or 'minimum risk'}"
     return replace(result, report=write_report(output, title=title, sections=sections))
+
+
+def _as_tuned(verb: Rerank, weights: Sequence[float], sharpness: float | None) -> dict[str, Any]:
+    """Options of `rerank OUTPUT FILE`, which chooses as it was chosen here."""
+    scorers = [each.model_copy(update={"model": scorer_place(each.model)}) for each in verb.all_scorers]
+    ways = ("term", "choose", "utility", "length_normalisation", "metric", "search")
+    return {
+        "scorers": [each.model_dump(mode="json", exclude_defaults=True) for each in scorers],
+        "weight": list(weights),
+        **({} if sharpness is None else {"sharpness": sharpness}),
+        **verb.model_dump(mode="json", include=set(ways)),
+    }
 
 
 def _costs(lists: list[NBest], verb: Rerank) -> Floats | None:
