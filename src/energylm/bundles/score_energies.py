@@ -33,7 +33,17 @@ from energylm.bundles.devices import Device, DType
 from energylm.bundles.model_folder import save_model
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import Reading, each_alone
-from energylm.bundles.text_energy import Better, Energy, Judges, Must, Options, ScoreEnergy, Unit, built
+from energylm.bundles.text_energy import (
+    Better,
+    Energy,
+    Judges,
+    Must,
+    Options,
+    ScoreEnergy,
+    TextOrCounts,
+    Unit,
+    built,
+)
 from energylm.config.cloze import AUTO, Normalise, ScorerConfig
 from energylm.data.corpus import Corpus
 from energylm.data.text_files import existing, read_whole
@@ -255,8 +265,10 @@ def words_of(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
-def word_counts(source: str | Path) -> Counter[str]:
-    """How often each word stands in a file of plain text, or in the training split of a corpus."""
+def word_counts(source: TextOrCounts) -> Counter[str]:
+    """How often each word stands in a file of plain text, or in the training split of a corpus; counts as they are."""
+    if isinstance(source, Mapping):
+        return Counter(source)
     path = existing(source)
     texts = Corpus.open(path).texts("train") if path.is_dir() else [read_whole(path, field="text")]
     return Counter(word for text in texts for word in words_of(text))

@@ -55,6 +55,7 @@ Judges = Literal["completion", "text"]
 Better = Literal["higher", "lower"]
 Must = Literal["match", "avoid"]
 Unit = Literal["words", "characters"]
+TextOrCounts = str | Path | Mapping[str, int]
 Options = Mapping[str, Any]  # arguments of a constructor, by name, as a YAML file holds them
 LIVE_ARGUMENTS = ("tokenizer", "function")  # of constructors: objects in memory, which no file holds
 
@@ -237,34 +238,24 @@ class Energy(OnHub, ABC):
         return LengthEnergy(minimum, maximum, unit=unit, judges=judges)
 
     @staticmethod
-    def from_frequencies(
-        source: str | Path | Mapping[str, int], *, beta: float = BETA, judges: Judges = "completion"
-    ) -> "Energy":
+    def from_frequencies(source: TextOrCounts, *, beta: float = BETA, judges: Judges = "completion") -> "Energy":
         """−β times the sum of log frequencies of the words: in a file of plain text, in the training split of a corpus,
         or of these counts."""
         from energylm.bundles.score_energies import FrequencyEnergy, word_counts
 
-        if isinstance(source, Mapping):
-            return FrequencyEnergy(source, beta=beta, judges=judges)
-        name = f"frequency in {Path(source).name}"
+        name = "frequency" if isinstance(source, Mapping) else f"frequency in {Path(source).name}"
         return FrequencyEnergy(word_counts(source), beta=beta, judges=judges, name=name)
 
     @staticmethod
     def from_recall(
-        source: str | Path | Mapping[str, int],
-        *,
-        strength: float = RECALL_STRENGTH,
-        beta: float = BETA,
-        judges: Judges = "text",
+        source: TextOrCounts, *, strength: float = RECALL_STRENGTH, beta: float = BETA, judges: Judges = "text"
     ) -> "Energy":
         """−β times how much likelier the words are given all before them, in nats: a cache of these, mixed with what
         a file of plain text, the training split of a corpus or these counts say, which counts for `strength` words."""
         from energylm.bundles.score_energies import RecallEnergy, word_counts
 
-        if isinstance(source, Mapping):
-            return RecallEnergy(source, strength=strength, beta=beta, judges=judges)
-        name, counts = f"recall beside {Path(source).name}", word_counts(source)
-        return RecallEnergy(counts, strength=strength, beta=beta, judges=judges, name=name)
+        name = "recall" if isinstance(source, Mapping) else f"recall beside {Path(source).name}"
+        return RecallEnergy(word_counts(source), strength=strength, beta=beta, judges=judges, name=name)
 
     @staticmethod
     def from_lexicon(

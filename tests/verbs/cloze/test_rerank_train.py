@@ -1,6 +1,7 @@
 """`rerank train`: cross-validation that leaks nothing (and a planted leak that shows), what is saved reranks."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from energylm.bundles.energy_model import EnergyModel
 from energylm.bundles.reranker import ListBlockScores, hypothesis_statistics
 from energylm.bundles.scorer import ClozeScorer
 from energylm.cli.main import run as command_line
+from energylm.config.cloze import NamedScorer
 from energylm.data.nbest import read_lists
 from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.electric import TokenEnergy
@@ -28,7 +30,7 @@ from energylm.training import list_task
 from energylm.training.list_task import costed_lists
 from energylm.verbs.cloze import rerank_training
 from energylm.verbs.cloze.rerank import Rerank, TrainReranker
-from energylm.verbs.cloze.reranking import with_weights
+from energylm.verbs.cloze.reranking import UnseenScores, with_weights
 
 COUNT = 24
 WORDS = ["<end>", "so", "it", "is", "was", *(f"{kind}{number}" for number in range(COUNT) for kind in ("good", "bad"))]
@@ -180,6 +182,9 @@ def test_lists_that_were_learnt_from_have_the_scores_of_their_folds(tmp_path, ba
     again = Rerank.checked({**tuned, "files": str(tmp_path / "new.json"), "weight": (1.0,), "scorer": ()}).run()
     assert f"learnt from {COUNT - 10} lists of new.json" in capsys.readouterr().err
     assert honest.seconds > 0 and again.sets["new"].reranked.value == pytest.approx(100 * (COUNT - 10) / 3 / COUNT)
+    copy = shutil.copytree(run.model, tmp_path / "run" / "another")  # of which the run says nothing
+    assert UnseenScores.of(NamedScorer(model=str(copy), casing="lower")) is None
+    assert UnseenScores.of(NamedScorer(model=str(run.model), casing="upper")) is None
     (tmp_path / "run" / "unseen.json").unlink()
     leaking = Rerank.checked({"model": str(run.model), "files": str(lists), "dev": str(lists), "casing": "lower"}).run()
     assert leaking.sets["own"].reranked.value == 0.0

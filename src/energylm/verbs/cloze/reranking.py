@@ -262,9 +262,10 @@ class UnseenScores(Record):
 
     @classmethod
     def of(cls, scorer: NamedScorer) -> Self | None:
-        """Those of a scorer's own folder, where it reads as it was judged."""
-        file = model_of_run(scorer.model).parent / UNSEEN_FILE
-        kept = cls.from_json(read_json(file)) if file.is_file() else None
+        """Those of a scorer's own run, where it reads as it was judged."""
+        model = model_of_run(scorer.model)
+        file = model.parent / UNSEEN_FILE
+        kept = cls.from_json(read_json(file)) if model.name == MODEL_FOLDER and file.is_file() else None
         return kept if kept and (kept.casing, kept.context) == (scorer.casing, scorer.context) else None
 
     def of_lists(self, lists: Sequence[NBest]) -> dict[int, list[float]]:
