@@ -1,18 +1,25 @@
 """One-pass cloze models: folders that transformers reads, scores by another route, and what is refused."""
 
 import json
+from string import ascii_lowercase
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch.testing import assert_close
-from transformers import AutoModel, ElectraForPreTraining, ModernBertForTokenClassification
+from transformers import (
+    AutoModel,
+    ElectraForPreTraining,
+    ModernBertForTokenClassification,
+    PreTrainedTokenizerFast,
+)
 
-from energylm.bundles.cloze_model import ELECTRA_TT, ELECTRIC, TWO_TOWER, ClozeModel
+from energylm.bundles.cloze_model import ELECTRA_TT, ELECTRIC, TWO_TOWER, ClozeModel, word_classes
 from energylm.bundles.energy_model import EnergyModel
 from energylm.config.models import TransformerShape
 from energylm.config.pretrain import LocalTransformerShape
-from energylm.data.tokenizer import load_tokenizer
-from energylm.energies.electric import TokenEnergy
+from energylm.data.tokenizer import load_tokenizer, plain_encoder
+from energylm.energies.electric import IN_DICTIONARY, NO_WORD, ONCE, UNKNOWN, TokenEnergy
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.models import two_tower
 from energylm.models.cloze_presets import build_detector, build_encoder, build_two_tower, replaced_logits
@@ -121,6 +128,86 @@ def test_what_is_saved_is_what_is_loaded(make, sentences, kind, shape, tmp_path)
     assert torch.equal(again.token_scores(*sentences), model.token_scores(*sentences))
     again.save_pretrained(tmp_path / "model")  # over itself
     assert (tmp_path / "model" / "noise").is_dir() == (kind != TWO_TOWER)
+
+
+COUNTS = {"clerk": 1, "sailor": 2, "the": 900, "boats": 7, "mends": 4}
+
+
+def wordpiece():
+    """Letters that begin a word and letters that continue one, in lower case, and a mark that cuts words."""
+    pieces = [
+        "[UNK]",
+        "[PAD]",
+        "[CLS]",
+        "[SEP]",
+        "'",
+        *(mark + letter for mark in ("", "##") for letter in ascii_lowercase),
+    ]
+    backend = Tokenizer(models.WordPiece({piece: index for index, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.BertPreTokenizer()
+    special = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "wordpiece"])
+def test_words_have_the_classes_of_their_counts(corpus_folder, kind):
+    """Of whole texts, each word by the tokens that write it; "clerks" is none, though all its pieces are known."""
+    tokenizer = wordpiece() if kind == "wordpiece" else load_tokenizer(corpus_folder)
+    words = word_classes(tokenizer, COUNTS, width=4, english=False)
+    text = "The clerk mends the clerks SAILOR boats the"
+    encoded = plain_encoder(tokenizer).encode(text, add_special_tokens=False)
+    [classes] = words.classes(torch.tensor([encoded.ids])).tolist()
+    found = [
+        {each for each, index in zip(classes, encoded.word_ids, strict=True) if index == word} for word in range(8)
+    ]
+    assert found == [{12}, {3}, {5}, {12}, {UNKNOWN}, {4}, {5}, {12}]
+    assert int(words.classes(torch.tensor([[tokenizer.all_special_ids[0]]]))) == NO_WORD
+
+
+def test_the_dictionary_and_marks_within_words(tmp_path):
+    """English words of which the text has none; parts of "don't" count for themselves, as the tokenizer cuts them."""
+    (tmp_path / "text.txt").write_text("don't, don't don't: sailor")
+    words, tokenizer = word_classes(wordpiece(), tmp_path / "text.txt", width=4), wordpiece()
+
+    def classes(text):
+        ids = tokenizer(text, add_special_tokens=False).input_ids
+        return words.classes(torch.tensor([ids]))[0].tolist()
+
+    assert set(classes("harbour")) == {IN_DICTIONARY} and set(classes("zqxv")) == {UNKNOWN}
+    assert classes("don't") == [ONCE + 1] * 5 and classes("sailor") == [ONCE] * 6
+
+
+def test_tokenizers_that_mark_no_words_are_refused():
+    backend = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
+    with pytest.raises(ModelError, match="does not mark where words begin"):
+        word_classes(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="a"), COUNTS, width=4)
+
+
+@torch.no_grad()
+def test_word_classes_are_saved_and_read_on_every_path(make, sentences, tmp_path):
+    """The packed pass, the network's own, and the folder's say the same; AutoModel's states are without them, and who
+    starts from the encoder is told."""
+    model = make(ELECTRIC)
+    plain = model.token_scores(*sentences)
+    width = model.main.encoder.get_input_embeddings().embedding_dim
+    model.main.words = word_classes(model.tokenizer, COUNTS, width=width, english=False)
+    assert torch.equal(model.token_scores(*sentences), plain)  # all classes are 0 yet
+    model.main.words.embedding.weight.normal_(generator=torch.Generator().manual_seed(0))
+    read = model.token_scores(*sentences)
+    tokens, lengths = sentences
+    for row, length in enumerate(lengths.tolist()):
+        own = -model.main(framed(model, tokens, lengths, row))[0, 1:-1]
+        special = tokens[row, :length] == model.tokenizer.eos_token_id
+        assert_close(read[row, :length], own.masked_fill(special, 0.0), atol=1e-5, rtol=1e-5)
+    assert float((read - plain).abs().max()) > 0.1
+    model.save_pretrained(tmp_path / "model")
+    assert torch.equal(ClozeModel.from_pretrained(tmp_path / "model").token_scores(*sentences), read)
+    file = tmp_path / "model" / "words.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"words\.safetensors is damaged"):
+        ClozeModel.from_pretrained(tmp_path / "model")
 
 
 def test_a_folder_knows_whether_texts_are_framed(make, tmp_path):

@@ -8,16 +8,21 @@ The sum over a text is its pseudo-log-likelihood (clark2020 §3.2). Networks tha
 end-of-text tokens read each sequence framed by one on either side (`framed`, which the folder knows); the frame is
 read, not scored. Special tokens inside a sequence score 0: no family was trained to judge them.
 
+An Electric may read, beside its tokens, how common their words are (`word_classes`).
+
 FOLDER/               the main network, which transformers' AutoModel reads as an encoder (ELECTRA in its own classes,
                       or in ModernBERT's where attention is local: `models.cloze_presets`)
 FOLDER/noise/         the noise model, a folder of its own kind (electra-tt needs it; electric keeps it for study)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
 import torch
+from safetensors.torch import load_file
+from tokenizers.models import WordLevel
 from torch import Tensor
 from transformers import (
     ElectraForPreTraining,
@@ -28,6 +33,8 @@ from transformers import (
 
 from energylm.bundles.devices import usable_device
 from energylm.bundles.model_folder import (
+    WORDS_FILE,
+    check_finite,
     check_vocabularies,
     load_config,
     load_encoder,
@@ -36,8 +43,9 @@ from energylm.bundles.model_folder import (
     open_folder,
     save_model,
 )
-from energylm.data.tokenizer import end_token_id, load_tokenizer
-from energylm.energies.electric import TokenEnergy
+from energylm.data.corpus import TextOrCounts, english_words, word_counts
+from energylm.data.tokenizer import BEGINS_WORD, end_token_id, load_tokenizer, plain_encoder
+from energylm.energies.electric import BEGINS, CONTINUES, STANDS_ALONE, TokenEnergy, WordClasses, word_keys
 from energylm.errors import ModelError, VocabularyMismatch
 from energylm.models.cloze_presets import DetectorNetwork, replaced_logits
 from energylm.models.contexts import length_batches, tokens_at_once
@@ -52,6 +60,8 @@ TWO_TOWER: ClozeKind = "two-tower"
 ELECTRA_TT: ClozeKind = "electra-tt"
 NOISE_FOLDER = "noise"
 LOGITS_AT_ONCE = 1 << 25
+PROBED = 1000  # words that tell whether two ways to write words are the same
+Way = tuple[Callable[[str], str], str]  # a casing, and what stands before
 _NO_CLOZE = (
     "holds no one-pass cloze model (kind {kind}): give a folder of `energylm pretrain electric`, `two-tower` or "
     "`electra-tt`"
@@ -131,6 +141,7 @@ class ClozeModel:
             facts=facts | {"framed": framed},
             provenance=self.provenance,
             head=self.main.head if isinstance(self.main, TokenEnergy) else None,
+            words=self.main.words if isinstance(self.main, TokenEnergy) else None,
             parts=parts,
         )
 
@@ -165,7 +176,7 @@ class ClozeModel:
         """(R, S) of one micro-batch."""
         if self.kind == ELECTRIC:
             main = cast(TokenEnergy, self.main)
-            return -main.project(encoder_states(main.encoder, tokens_RS, lengths_R))
+            return -main.project(encoder_states(main.encoder, tokens_RS, lengths_R, inputs=main.inputs))
         mask_RS = (torch.arange(tokens_RS.shape[1], device=tokens_RS.device) < lengths_R[:, None]).long()
         logits_RSV: Tensor = (self.noise or self.main)(tokens_RS, attention_mask=mask_RS).logits.float()
         log_noise_RS = logits_RSV.gather(-1, tokens_RS[..., None])[..., 0] - logits_RSV.logsumexp(-1)
@@ -212,8 +223,11 @@ class ClozeModel:
 
 def _load_main(kind: ClozeKind, folder: Path, device: torch.device) -> ClozeNetwork:
     if kind == ELECTRIC:
-        energy = TokenEnergy(load_encoder(folder, device=device))
+        file = folder / WORDS_FILE
+        words = WordClasses.of_state(load_file(file)).to(device) if file.is_file() else None
+        energy = TokenEnergy(load_encoder(folder, device=device, with_words=True), words=words)
         load_head(energy.head, folder)
+        check_finite(energy, folder)
         return energy
     network_class: type[PreTrainedModel] = TwoTowerForCloze
     if kind == ELECTRA_TT:
@@ -222,3 +236,61 @@ def _load_main(kind: ClozeKind, folder: Path, device: torch.device) -> ClozeNetw
     network: ClozeNetwork
     network, _ = load_network(network_class, folder, what=f"a {network_class.__name__}", device=device)
     return network
+
+
+def word_classes(
+    tokenizer: PreTrainedTokenizerFast, source: TextOrCounts, *, width: int, english: bool = True
+) -> WordClasses:
+    """How common words are in a file of plain text, in the training split of a corpus or by these counts, in the tokens
+    of `tokenizer`, in lower case, with a capital and in capitals; and which others the CMU pronouncing dictionary of
+    `english` has. A word is what the tokenizer marks as one: punctuation may be part of it, or cut it."""
+    part_V = word_parts(tokenizer)
+    counts = dict.fromkeys(english_words() if english else (), 0) | word_counts(source)
+    words, count_N, encoder = [*counts], torch.tensor([*counts.values()]), plain_encoder(tokenizer)
+
+    def encoded(ways: Way, some: Sequence[str]) -> list[list[int]]:
+        written, space = ways
+        return [each.ids for each in encoder.encode_batch([space + written(word) for word in some], False)]
+
+    of_some: list[list[list[int]]] = []
+    keys, highest = [], []  # of all words in one casing, with a space before them or without
+    for way in product((str.lower, str.capitalize, str.upper), ("", " ")):
+        if (some := encoded(way, words[:: len(words) // PROBED + 1])) in of_some:
+            continue  # to most tokenizers some ways to write words are the same
+        of_some.append(some)
+        key_K, count_K = _counted_keys(encoded(way, words), count_N, part_V)
+        keys.append(key_K)
+        highest.append(count_K)
+    key_W, way_A = torch.cat(keys).unique(return_inverse=True)
+    count_W = torch.zeros_like(key_W).scatter_reduce(0, way_A, torch.cat(highest), "amax")
+    return WordClasses.of_counts(width, part_V=part_V, key_W=key_W, count_W=count_W)
+
+
+def _counted_keys(rows: list[list[int]], count_N: Tensor, part_V: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers of the words that stand in some rows, and how often, where each row stands `count_N` times."""
+    lengths_N = torch.tensor([len(row) for row in rows])
+    real_NT = torch.arange(int(lengths_N.max())) < lengths_N[:, None]
+    tokens_NT = torch.zeros(real_NT.shape, dtype=torch.long)
+    tokens_NT[real_NT] = torch.tensor([*chain.from_iterable(rows)])
+    part_NT = part_V[tokens_NT].masked_fill(~real_NT, STANDS_ALONE)
+    key_NT, starts_NT = word_keys(tokens_NT, part_NT), real_NT & (part_NT == BEGINS)
+    starts_NT[:, 0] |= part_NT[:, 0] == CONTINUES
+    key_K, word_M = key_NT[starts_NT].unique(return_inverse=True)
+    return key_K, torch.zeros_like(key_K).index_add(0, word_M, count_N[:, None].expand_as(key_NT)[starts_NT])
+
+
+def word_parts(tokenizer: PreTrainedTokenizerFast) -> Tensor:
+    """(V,): whether each token begins a word, continues one, or stands alone, as special tokens do."""
+    model = tokenizer.backend_tokenizer.model
+    pieces = cast(list[str], tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
+    if isinstance(model, WordLevel):
+        begins = [True for _ in pieces]
+    elif within := getattr(model, "continuing_subword_prefix", None):
+        begins = [not piece.startswith(within) for piece in pieces]
+    else:
+        begins = [piece.startswith(BEGINS_WORD) for piece in pieces]
+    if not any(begins):
+        raise ModelError("this tokenizer does not mark where words begin, so they have no classes; leave those out")
+    part_V = torch.where(torch.tensor(begins), BEGINS, CONTINUES)
+    part_V[sorted({*tokenizer.all_special_ids, end_token_id(tokenizer)})] = STANDS_ALONE
+    return part_V

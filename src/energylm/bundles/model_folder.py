@@ -42,6 +42,7 @@ from energylm.progress import say
 MANIFEST = hub.MANIFEST
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 HEAD_FILE = "head.safetensors"  # a layer of ours over a network of transformers
+WORDS_FILE = "words.safetensors"  # and one below it: word classes
 WEIGHTS_FILE = "weights.json"  # of a model of so few numbers that people can read them
 _CLASSIFIER = re.compile(r"For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)$")
 ROUNDING_ROWS = 0.1  # embeddings are often rounded up to a round number of rows, never by this fraction of them
@@ -70,18 +71,20 @@ def save_model(
     facts: Mapping[str, Any],
     provenance: Mapping[str, Any],
     head: nn.Module | None = None,
+    words: nn.Module | None = None,
     parts: Mapping[str, Saved] | None = None,
 ) -> None:
-    """Write what transformers' Auto classes read, our layer over it, the models it is made of (each a folder inside),
-    and the manifest; the folder appears whole or not at all."""
+    """Write what transformers' Auto classes read, our layers over and below it, the models it is made of (each a folder
+    inside), and the manifest; the folder appears whole or not at all."""
     with new_model_folder(folder) as temporary:
         with quiet_transformers():
             if network is not None:
                 network.save_pretrained(temporary)
             if tokenizer is not None:
                 tokenizer.save_pretrained(temporary)
-        if head is not None:
-            save_file(head.state_dict(), temporary / HEAD_FILE)
+        for layer, file in ((head, HEAD_FILE), (words, WORDS_FILE)):
+            if layer is not None:
+                save_file(layer.state_dict(), temporary / file)
         for name, part in (parts or {}).items():
             part.save_pretrained(temporary / name)
         write_manifest(temporary, kind=kind, facts=facts, provenance=provenance)
@@ -172,9 +175,10 @@ def _unloadable(location: Path | str, what: str, error: Exception) -> ModelError
     )
 
 
-def load_encoder(location: Path | str, *, device: Device) -> PreTrainedModel:
+def load_encoder(location: Path | str, *, device: Device, with_words: bool = False) -> PreTrainedModel:
     """The base model of a language model, a masked model or an encoder, in float32. That a language model's output
-    layer is left out goes without saying; that a classifier's trained one is, is said."""
+    layer is left out goes without saying; that a classifier's trained one is, is said, and that word classes are,
+    unless the caller sees to them (`with_words`)."""
     encoder_bodies.register()
     two_tower.register()
     config = load_config(location, what="an encoder")
@@ -188,6 +192,8 @@ def load_encoder(location: Path | str, *, device: Device) -> PreTrainedModel:
     encoder, unused = load_network(
         AutoModel, location, what="an encoder", device=device, config=config, **without_pooler
     )
+    if not with_words and isinstance(location, Path) and (location / WORDS_FILE).is_file():
+        say(f"energylm: {location} reads how common words are; that is left out here, so train it before you use it")
     if any(map(_CLASSIFIER.search, config.architectures or ())) and unused:
         say(
             f"energylm: {location} is a {(config.architectures or [''])[0]}; its trained output layer "

@@ -33,24 +33,12 @@ from energylm.bundles.devices import Device, DType
 from energylm.bundles.model_folder import save_model
 from energylm.bundles.scorer import Scorer
 from energylm.bundles.scorer_text import Reading, each_alone
-from energylm.bundles.text_energy import (
-    Better,
-    Energy,
-    Judges,
-    Must,
-    Options,
-    ScoreEnergy,
-    TextOrCounts,
-    Unit,
-    built,
-)
+from energylm.bundles.text_energy import Better, Energy, Judges, Must, Options, ScoreEnergy, Unit, built
 from energylm.config.cloze import AUTO, Normalise, ScorerConfig
-from energylm.data.corpus import Corpus
-from energylm.data.text_files import existing, read_whole
+from energylm.data.corpus import words_of
 from energylm.errors import ConfigError, ModelError
 
 SCORER_FOLDER = "scored_by"
-WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 LENGTH_TEXT = re.compile(r"\s*(\d*)\s*-\s*(\d*)\s*(words|characters)?\s*")  # 5-30 words, 5-, -30 characters
 
 
@@ -258,20 +246,6 @@ class LexiconEnergy(ScoreEnergy):
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "words": sorted(self._words)}
-
-
-def words_of(text: str) -> list[str]:
-    """Words in lower case, without punctuation."""
-    return WORD.findall(text.lower())
-
-
-def word_counts(source: TextOrCounts) -> Counter[str]:
-    """How often each word stands in a file of plain text, or in the training split of a corpus; counts as they are."""
-    if isinstance(source, Mapping):
-        return Counter(source)
-    path = existing(source)
-    texts = Corpus.open(path).texts("train") if path.is_dir() else [read_whole(path, field="text")]
-    return Counter(word for text in texts for word in words_of(text))
 
 
 class EnergyScorer:

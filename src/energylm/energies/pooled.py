@@ -18,7 +18,7 @@ Relations  `objectives.residual_energy` trains it; `bundles.energy_model` adds t
 """
 
 import inspect
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class PooledEnergy(nn.Module):
                 self.head.requires_grad_(False)
         # Keys and values of past positions are of no use here; not every encoder knows the switch.
         knows_cache = "use_cache" in inspect.signature(encoder.forward).parameters
-        self.options = {"use_cache": False} if knows_cache else {}
+        self.options: dict[str, Any] = {"use_cache": False} if knows_cache else {}
 
     @property
     def vocabulary_size(self) -> int:

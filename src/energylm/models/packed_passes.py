@@ -54,23 +54,31 @@ from energylm.numerics.kernels import PackedLinear, cut_rows, rotary_pairs, side
 FORMS = (BertModel, ElectraModel, RobertaModel)
 CAUSAL_FORMS = (GPT2Model, LlamaModel, MistralModel, Qwen2Model)
 GELUS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}  # oneDNN's names of the two
+Inputs = Callable[[Tensor, Tensor], dict[str, Tensor]]  # of tokens (B, T), and which of them are real
 TOKENS_A_THREAD = 256  # with fewer, meeting costs less than reading the weights once for each thread
 _CHECK_TOLERANCE = 1e-4  # of the largest state
 
 
 def encoder_states(
-    encoder: PreTrainedModel, tokens_BT: Tensor, lengths_B: Tensor | None = None, **options: Any
+    encoder: PreTrainedModel,
+    tokens_BT: Tensor,
+    lengths_B: Tensor | None = None,
+    *,
+    inputs: Inputs | None = None,
+    **options: Any,
 ) -> Tensor:
     """(B, T, D): the last hidden states of right-padded texts; those of padding mean nothing. Without lengths all
-    tokens are real. `options` go to the network where it reads them itself."""
+    tokens are real. `inputs` are what the encoder reads of tokens, if not these themselves; `options` go to the network
+    where it reads them itself."""
     if lengths_B is None:
         lengths_B = torch.full((len(tokens_BT),), tokens_BT.shape[1], device=tokens_BT.device)
     real_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) < lengths_B[:, None]
     tokens_BT = tokens_BT.masked_fill(~real_BT, 0)
+    given = {"input_ids": tokens_BT} if inputs is None else inputs(tokens_BT, real_BT)
     if tokens_BT.numel() and why_not_packed_encoder(encoder) is None:
-        return packed_states(encoder, tokens_BT, real_BT)
+        return packed_states(encoder, tokens_BT, real_BT, given)
     # With padding on the right every family's own positions are right for the real tokens.
-    states_BTD: Tensor = encoder(input_ids=tokens_BT, attention_mask=real_BT.long(), **options).last_hidden_state
+    states_BTD: Tensor = encoder(**given, attention_mask=real_BT.long(), **options).last_hidden_state
     return states_BTD
 
 
@@ -99,19 +107,23 @@ class EncoderLayer:
 
 
 @torch.no_grad()
-def packed_states(encoder: PreTrainedModel, tokens_BT: Tensor, real_BT: Tensor) -> Tensor:
-    """(B, T, D), 0 at padding."""
-    states_ND = packed_states_at(encoder, tokens_BT, real_BT, real_BT)
+def packed_states(
+    encoder: PreTrainedModel, tokens_BT: Tensor, real_BT: Tensor, given: dict[str, Tensor] | None = None
+) -> Tensor:
+    """(B, T, D), 0 at padding. `given` is what the network reads of the tokens, if not these themselves."""
+    states_ND = packed_states_at(encoder, tokens_BT, real_BT, real_BT, given)
     states_BTD = states_ND.new_zeros(*real_BT.shape, states_ND.shape[1])
     states_BTD[real_BT] = states_ND
     return states_BTD
 
 
 @torch.no_grad()
-def packed_states_at(encoder: Any, tokens_BT: Tensor, real_BT: Tensor, wanted_BT: Tensor) -> Tensor:
+def packed_states_at(
+    encoder: Any, tokens_BT: Tensor, real_BT: Tensor, wanted_BT: Tensor, given: dict[str, Tensor] | None = None
+) -> Tensor:
     """(N, D): at the real positions that are wanted, row by row; after its attention the last layer sees no others."""
     layers = _packed_layers(encoder)
-    x_BTD: Tensor = encoder.embeddings(input_ids=tokens_BT)
+    x_BTD: Tensor = encoder.embeddings(**(given or {"input_ids": tokens_BT}))
     if hasattr(encoder, "embeddings_project"):  # ELECTRA's, where embeddings are narrower
         x_BTD = encoder.embeddings_project(x_BTD)
 

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from energylm import LanguageModel, Scorer
+from energylm.bundles import cloze_model
 from energylm.bundles.cloze_model import ClozeModel
 from energylm.bundles.encoder_start import EncoderStart
 from energylm.bundles.energy_model import EnergyModel
@@ -21,7 +22,7 @@ from energylm.data.nbest import read_lists
 from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.energies.encoder_bodies import BagOfTokens, BagOfTokensConfig
-from energylm.errors import ConfigError, DataError, ModelError
+from energylm.errors import CheckpointError, ConfigError, DataError, ModelError
 from energylm.estimators.additive_metrics import metric_called, text_costs
 from energylm.estimators.weight_tuning import search_weights, smooth_weights
 from energylm.files import read_json
@@ -408,6 +409,37 @@ def test_an_electric_learns_from_errors(tmp_path, bert):
     assert further.energy_alone == 0.0  # teeth: a new head would be no better than the 1-best
 
 
+def test_an_electric_reads_how_common_words_are(tmp_path, bert, capsys, monkeypatch):
+    """Every list has words of its own, of which a lexicon has the right ones: what is learnt of some holds of the
+    others, and what comes of it reads them so. Teeth: without a lexicon nothing does."""
+    monkeypatch.setattr(cloze_model, "english_words", lambda: {"also"})
+    lists = written(tmp_path / "own.json", "good{}".format, "bad{}".format)
+    for name in ("good", "bad"):
+        (tmp_path / f"{name}.txt").write_text(" ".join(f"{name}{number} so it" for number in range(COUNT)))
+    training = {"steps": 40, "global_batch": 8, "threads": 1, "optimizer": {"learning_rate": 0.01}}
+    asked, runs = {"electric": True, "objective": "nce", "training": training}, {}
+    for name, options in (("with", {"lexicon": str(tmp_path / "good.txt")}), ("without", {})):
+        runs[name] = verb(lists, bert, **asked, **options).run(Job(output=tmp_path / name))
+    assert runs["with"].reranked.value == 0.0 < 10 < runs["without"].reranked.value
+    again = verb(lists, bert, **asked, lexicon=str(tmp_path / "good.txt")).run(Job(output=tmp_path / "with"))
+    assert again.was_finished and again.reranked == runs["with"].reranked
+    with pytest.raises(CheckpointError, match="lexicon"):
+        verb(lists, bert, **asked, lexicon=str(tmp_path / "bad.txt")).run(Job(output=tmp_path / "with"))
+    right, wrong = Scorer.from_pretrained(runs["with"].model).score(["so it good3", "so it bad3"])
+    assert right > wrong + 1
+    few = {"steps": 1, "global_batch": 4, "threads": 1, "optimizer": {"learning_rate": 1e-9}}
+    further = verb(lists, runs["with"].model, electric=True, training=few).run(Job(output=tmp_path / "further"))
+    assert further.energy_alone == 0.0
+    with pytest.raises(ModelError, match="how common words are already"):
+        twice = verb(lists, runs["with"].model, electric=True, lexicon=str(tmp_path / "bad.txt"), training=few)
+        twice.run(Job(output=tmp_path / "twice"))
+    capsys.readouterr()
+    verb(lists, runs["with"].model, training=few).run(Job(output=tmp_path / "whole"))
+    assert "that is left out here" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"nowhere\.txt"):
+        verb(lists, bert, **asked, lexicon=str(tmp_path / "nowhere.txt")).check(Job(output=tmp_path / "nowhere"))
+
+
 def test_the_recogniser_is_taken_less_at_its_word(tmp_path, bert):
     """Half of its scores in the file, or by `base_scale`: the same weights. Teeth: whole scores give others."""
     lists = written(tmp_path / "lists.json", lambda number: f"is good{number}", lambda number: f"was good{number}")
@@ -477,9 +509,10 @@ def test_ways_to_learn_exclude_each_other(tmp_path, causal, bert):
         ({"likelihood": 0.5}, "--likelihood and --electric are two ways to learn"),
         ({"pooling": "mean"}, "--pooling makes one energy of a text, and --electric has its own"),
         ({"context": 3}, "--context is for --likelihood or --teacher alone"),
+        ({"electric": False, "lexicon": "words.txt"}, "--lexicon is for --electric or --teacher alone"),
     ):
         with pytest.raises(ConfigError, match=words):
-            verb(lists, bert, electric=True, **wrong)
+            verb(lists, bert, **{"electric": True} | wrong)
 
 
 def _new_electric(folder):

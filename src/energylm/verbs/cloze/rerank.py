@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from energylm.verbs.cloze.rerank_report import RerankerRun, RerankResult
 
 MODEL_FOLDER = "model"  # of a training run
+LEXICAL, CONTEXTUAL = {"electric", "teacher"}, {"likelihood", "teacher"}
+NEEDED = {"lora_rank": {"likelihood"}, "teacher_dtype": {"teacher"}, "context": CONTEXTUAL, "lexicon": LEXICAL}  # any
 RERANKER_FILE = "reranker.json"  # of an output of `rerank train` or `rerank`: options of `rerank`
 
 
@@ -93,8 +95,7 @@ class Rerank(Verb, ListScorerConfig):
     trained_weights: bool = Field(
         False,
         exclude_if=lambda value: not value,
-        description="Take the λ that `rerank train` found for its OUTPUT/model: by itself, or with the scorers and "
-        "terms that it was trained beside.",
+        description="Take the λ that `rerank train` found for its OUTPUT/model, by itself or with others beside it.",
     )
     references: Strings = Field((), description="A file of references, a line each, for each FILE.")
     dev_references: Strings = Field((), description="A file of references for each --dev.")
@@ -290,14 +291,13 @@ class TrainReranker(TrainingVerb):
     also: Strings = Field(
         (),
         exclude_if=lambda value: not value,
-        description="More lists, with their references inside, that every fold learns from and none is judged on: of "
-        "other conditions, or simulated. Those with a reference of a judged list are left out.",
+        description="More lists, with references inside, that every fold learns from and none is judged on: of other "
+        "conditions, or simulated. Those with a reference of a judged list are left out.",
     )
     dev: Strings = Field(
         (),
         exclude_if=lambda value: not value,
-        description="Lists that only tune λ, in place of folds that are judged by energies of their own; training "
-        "lists with a reference of theirs are left out.",
+        description="Lists that only tune λ, in place of folds; training lists with their references are left out.",
     )
     dev_references: Strings = Field(
         (), exclude_if=lambda value: not value, description="A file of references for each --dev."
@@ -336,8 +336,7 @@ class TrainReranker(TrainingVerb):
         None,
         ge=2,
         exclude_if=lambda value: value is None,
-        description="So many hypotheses of a list at a time, drawn anew in each epoch, a best and a worse one among "
-        "them: quicker, and less is learnt by heart. None: all.",
+        description="So many of a list at a time, drawn anew in each epoch, a best and a worse among them. None: all.",
     )
     pooling: Pooling = Field("sum", description="How states of tokens become one energy: sum, mean or first.")
     likelihood: float | None = Field(
@@ -350,14 +349,18 @@ class TrainReranker(TrainingVerb):
     electric: bool = Field(
         False,
         exclude_if=lambda value: not value,
-        description="Learn energies of tokens, added up: what comes of it is an Electric, which scores a text and its "
-        "words in one pass. Embeddings of tokens stay as they are.",
+        description="Learn energies of tokens, added up: an Electric, one pass a text. Embeddings stay as they are.",
+    )
+    lexicon: str | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="With --electric or --teacher: a file of plain text, or a corpus. Beside each token is read how "
+        "common its word is in it, or whether it is one at all (of English).",
     )
     teacher: str | None = Field(
         None,
         exclude_if=lambda value: value is None,
-        description="Learn the score that this model gives each word, not errors: then the lists need no references. "
-        "What comes of it is an Electric, which scores a text in one pass.",
+        description="Learn, as an Electric, the score that this model gives each word: needs no references.",
     )
     teacher_dtype: Dtype | None = Field(
         None, exclude_if=lambda value: value is None, description="Type of the teacher's weights, as of `rerank`."
@@ -372,8 +375,7 @@ class TrainReranker(TrainingVerb):
         0,
         ge=0,
         exclude_if=lambda value: value == 0,
-        description="With --likelihood or --teacher: words heard before that the model reads first, as of `energylm "
-        "rerank`.",
+        description="With --likelihood or --teacher: words heard before that the model reads first, as of `rerank`.",
     )
     casing: Casing = Field("keep", description="What the energy and the scorers read: texts as they are, or recased.")
     metric: MetricName = Field("wer", description="What choices cost, and what λ are tuned by: wer, bleu or chrf.")
@@ -418,10 +420,9 @@ class TrainReranker(TrainingVerb):
         ways = [way for way in ("likelihood", "electric", "teacher") if getattr(self, way)]
         if len(ways) > 1:
             raise ValueError(f"--{ways[0]} and --{ways[1]} are two ways to learn; drop one of them")
-        read = ("likelihood", "teacher")
-        for name, needed in (("lora_rank", read[:1]), ("teacher_dtype", read[1:]), ("context", read)):
-            if getattr(self, name) and not set(ways) & set(needed):
-                option, needs = f"--{name.replace('_', '-')}", " or ".join(f"--{way}" for way in needed)
+        for name, needed in NEEDED.items():
+            if getattr(self, name) and needed.isdisjoint(ways):
+                option, needs = f"--{name.replace('_', '-')}", " or ".join(f"--{way}" for way in sorted(needed))
                 raise ValueError(f"{option} is for {needs} alone; add that, or drop it")
         if ways and "pooling" in self.model_fields_set:
             raise ValueError(f"--pooling makes one energy of a text, and --{ways[0]} has its own; drop one of them")

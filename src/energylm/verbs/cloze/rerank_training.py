@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from energylm.bundles.causal_networks import with_adapters, without_adapters
-from energylm.bundles.cloze_model import ELECTRIC, ClozeModel
+from energylm.bundles.cloze_model import ELECTRIC, ClozeModel, word_classes
 from energylm.bundles.encoder_start import EncoderStart
 from energylm.bundles.energy_model import KIND as ENERGY
 from energylm.bundles.energy_model import EnergyModel
@@ -53,6 +53,7 @@ from energylm.config.cloze import NamedScorer, RerankSet, WeightGrid
 from energylm.config.models import LEFT_TO_RIGHT, SUM, TEXT
 from energylm.config.training import TrainingConfig
 from energylm.data.nbest import NBest, read_lists, recognisers_best, sample_lists, with_context
+from energylm.data.text_files import existing
 from energylm.data.tokenizer import load_tokenizer
 from energylm.energies.electric import TokenEnergy
 from energylm.errors import ModelError
@@ -176,6 +177,8 @@ def describe_training(verb: TrainReranker, output: Path) -> str:
     teachers = [NamedScorer(model=verb.teacher, casing=verb.casing)] if verb.teacher else []
     for each in (*verb.all_scorers, *teachers):
         check_scorer(each.model, each)
+    if verb.lexicon:
+        existing(verb.lexicon)
     locate(verb.init)
     how = f"λ on {len(dev):,} dev lists" if dev else f"{verb.folds} folds and all"
     return (
@@ -237,6 +240,7 @@ def _train(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) -> Tr
             **(own if verb.likelihood else {}),
             **({"electric": True} if verb.electric else {}),
             **({"hypotheses": verb.hypotheses} if verb.hypotheses else {}),
+            **({"lexicon": model_identity(f"lexicon:{verb.lexicon}")} if verb.lexicon else {}),
             **({"taught": sha256_of_json([each.taught for each in lists])} if verb.teacher else {}),
         },
     )
@@ -337,6 +341,11 @@ def _electric(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) ->
             f"a hypothesis has {max(tokens):,} tokens but {verb.init} reads {model.max_tokens:,}; leave its list out"
         )
     main = cast(TokenEnergy, model.main)
+    if verb.lexicon and main.words is not None:
+        raise ModelError(f"{verb.init} reads how common words are already; leave --lexicon out")
+    if verb.lexicon:
+        width = cast(nn.Embedding, main.encoder.get_input_embeddings()).embedding_dim
+        main.words = word_classes(model.tokenizer, verb.lexicon, width=width)
     if not is_electric:
         total = sum(score for each in lists for scores in each.taught for score in scores)
         main.head.bias.data.fill_(-total / sum(tokens))
