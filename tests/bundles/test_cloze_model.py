@@ -6,6 +6,7 @@ from string import ascii_lowercase
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from torch import nn
 from torch.testing import assert_close
 from transformers import (
     AutoModel,
@@ -153,7 +154,7 @@ def wordpiece():
 def test_words_have_the_classes_of_their_counts(corpus_folder, kind):
     """Of whole texts, each word by the tokens that write it; "clerks" is none, though all its pieces are known."""
     tokenizer = wordpiece() if kind == "wordpiece" else load_tokenizer(corpus_folder)
-    words = word_classes(tokenizer, COUNTS, width=4, english=False)
+    words = word_classes(tokenizer, COUNTS, embedding=nn.Embedding(len(tokenizer) + 9, 4), english=False)
     text = "The clerk mends the clerks SAILOR boats the"
     encoded = plain_encoder(tokenizer).encode(text, add_special_tokens=False)
     [classes] = words.classes(torch.tensor([encoded.ids])).tolist()
@@ -161,13 +162,15 @@ def test_words_have_the_classes_of_their_counts(corpus_folder, kind):
         {each for each, index in zip(classes, encoded.word_ids, strict=True) if index == word} for word in range(8)
     ]
     assert found == [{12}, {3}, {5}, {12}, {UNKNOWN}, {4}, {5}, {12}]
-    assert int(words.classes(torch.tensor([[tokenizer.all_special_ids[0]]]))) == NO_WORD
+    for token in (tokenizer.all_special_ids[0], len(tokenizer) + 8):  # networks have rows that no token names
+        assert int(words.classes(torch.tensor([[token]]))) == NO_WORD
 
 
 def test_the_dictionary_and_marks_within_words(tmp_path):
     """English words of which the text has none; parts of "don't" count for themselves, as the tokenizer cuts them."""
     (tmp_path / "text.txt").write_text("don't, don't don't: sailor")
-    words, tokenizer = word_classes(wordpiece(), tmp_path / "text.txt", width=4), wordpiece()
+    tokenizer = wordpiece()
+    words = word_classes(tokenizer, tmp_path / "text.txt", embedding=nn.Embedding(len(tokenizer), 4))
 
     def classes(text):
         ids = tokenizer(text, add_special_tokens=False).input_ids
@@ -180,7 +183,9 @@ def test_the_dictionary_and_marks_within_words(tmp_path):
 def test_tokenizers_that_mark_no_words_are_refused():
     backend = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
     with pytest.raises(ModelError, match="does not mark where words begin"):
-        word_classes(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="a"), COUNTS, width=4)
+        word_classes(
+            PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="a"), COUNTS, embedding=nn.Embedding(2, 4)
+        )
 
 
 @torch.no_grad()
@@ -189,8 +194,8 @@ def test_word_classes_are_saved_and_read_on_every_path(make, sentences, tmp_path
     starts from the encoder is told."""
     model = make(ELECTRIC)
     plain = model.token_scores(*sentences)
-    width = model.main.encoder.get_input_embeddings().embedding_dim
-    model.main.words = word_classes(model.tokenizer, COUNTS, width=width, english=False)
+    embedding = model.main.encoder.get_input_embeddings()
+    model.main.words = word_classes(model.tokenizer, COUNTS, embedding=embedding, english=False)
     assert torch.equal(model.token_scores(*sentences), plain)  # all classes are 0 yet
     model.main.words.embedding.weight.normal_(generator=torch.Generator().manual_seed(0))
     read = model.token_scores(*sentences)

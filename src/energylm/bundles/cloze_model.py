@@ -23,7 +23,7 @@ from typing import Any, Literal, Self, cast, get_args
 import torch
 from safetensors.torch import load_file
 from tokenizers.models import WordLevel
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     ElectraForPreTraining,
     ModernBertForTokenClassification,
@@ -239,18 +239,21 @@ def _load_main(kind: ClozeKind, folder: Path, device: torch.device) -> ClozeNetw
 
 
 def word_classes(
-    tokenizer: PreTrainedTokenizerFast, source: TextOrCounts, *, width: int, english: bool = True
+    tokenizer: PreTrainedTokenizerFast, source: TextOrCounts, *, embedding: nn.Module, english: bool = True
 ) -> WordClasses:
     """How common words are in a file of plain text, in the training split of a corpus or by these counts, in the tokens
     of `tokenizer`, in lower case, with a capital and in capitals; and which others the CMU pronouncing dictionary of
-    `english` has. A word is what the tokenizer marks as one: punctuation may be part of it, or cut it."""
-    part_V = word_parts(tokenizer)
+    `english` has. To be read beside this `embedding` of tokens. A word is what the tokenizer marks as one: punctuation
+    may be part of it, or cut it."""
+    rows, width = cast(nn.Embedding, embedding).weight.shape
+    part_V = word_parts(tokenizer, rows)
     counts = dict.fromkeys(english_words() if english else (), 0) | word_counts(source)
     words, count_N, encoder = [*counts], torch.tensor([*counts.values()]), plain_encoder(tokenizer)
 
     def encoded(ways: Way, some: Sequence[str]) -> list[list[int]]:
         written, space = ways
-        return [each.ids for each in encoder.encode_batch([space + written(word) for word in some], False)]
+        texts = [space + written(word) for word in some]
+        return [each.ids for each in encoder.encode_batch(texts, add_special_tokens=False)]
 
     of_some: list[list[list[int]]] = []
     keys, highest = [], []  # of all words in one casing, with a space before them or without
@@ -279,8 +282,9 @@ def _counted_keys(rows: list[list[int]], count_N: Tensor, part_V: Tensor) -> tup
     return key_K, torch.zeros_like(key_K).index_add(0, word_M, count_N[:, None].expand_as(key_NT)[starts_NT])
 
 
-def word_parts(tokenizer: PreTrainedTokenizerFast) -> Tensor:
-    """(V,): whether each token begins a word, continues one, or stands alone, as special tokens do."""
+def word_parts(tokenizer: PreTrainedTokenizerFast, vocabulary_size: int) -> Tensor:
+    """(V,): whether each token begins a word, continues one, or stands alone, as special tokens do, and those that a
+    network has beyond its tokenizer's."""
     model = tokenizer.backend_tokenizer.model
     pieces = cast(list[str], tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
     if isinstance(model, WordLevel):
@@ -291,6 +295,7 @@ def word_parts(tokenizer: PreTrainedTokenizerFast) -> Tensor:
         begins = [piece.startswith(BEGINS_WORD) for piece in pieces]
     if not any(begins):
         raise ModelError("this tokenizer does not mark where words begin, so they have no classes; leave those out")
-    part_V = torch.where(torch.tensor(begins), BEGINS, CONTINUES)
+    part_V = torch.full((vocabulary_size,), STANDS_ALONE)
+    part_V[: len(pieces)] = torch.where(torch.tensor(begins), BEGINS, CONTINUES)
     part_V[sorted({*tokenizer.all_special_ids, end_token_id(tokenizer)})] = STANDS_ALONE
     return part_V

@@ -10,7 +10,7 @@ position: `exact_conditionals` is for tiny vocabularies and for checks.
 
 With word classes the encoder reads, beside the vector of a token, one of how common its whole word is:
 
-    x_t = V[token t] + C[class(word of t)]       C = 0 at first
+    x_t = V[token t] + 8 C[class(word of t)]     C = 0 at first
     class     0 no word, 1 a word that is nowhere, 2 one of a dictionary, 3 + ⌊log2 n⌋ one that stands n times in a text
 
 The pieces of a word do not say whether it is one, and an hour of training does not tell an encoder, either.
@@ -33,11 +33,8 @@ from energylm.randomness import generator
 INITIAL_SPREAD = 0.01  # of the first energies around log V, for hidden states of unit variance
 CONTINUES, BEGINS, STANDS_ALONE = 0, 1, 2  # what a token does to words; the last belongs to none
 NO_WORD, UNKNOWN, IN_DICTIONARY, ONCE = 0, 1, 2, 3  # classes
-CLASSES = 32
-BASE, PLACES = (
-    0x9E3779B97F4A7C15,
-    64,
-)  # of the numbers of words; tokens of a word after so many count as if in one place
+CLASSES, STRETCH = 32, 8.0  # vectors that start from nothing learn so many times as fast as all that is learnt already
+BASE, PLACES = 0x9E3779B97F4A7C15, 64  # of numbers of words; the tokens of one beyond so many share a place
 
 
 class WordClasses(nn.Module):
@@ -87,7 +84,7 @@ class WordClasses(nn.Module):
         """(B, T, D) vectors of the classes; 0 where there is no word."""
         class_BT = self.classes(tokens_BT, real_BT)
         vector_BTD: Tensor = self.embedding(class_BT)
-        return vector_BTD * (class_BT != NO_WORD)[..., None]
+        return STRETCH * vector_BTD * (class_BT != NO_WORD)[..., None]
 
 
 def word_keys(tokens_BT: Tensor, part_BT: Tensor) -> Tensor:

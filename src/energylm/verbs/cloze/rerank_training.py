@@ -344,8 +344,7 @@ def _electric(verb: TrainReranker, lists: Sequence[CostedList], folder: Path) ->
     if verb.lexicon and main.words is not None:
         raise ModelError(f"{verb.init} reads how common words are already; leave --lexicon out")
     if verb.lexicon:
-        width = cast(nn.Embedding, main.encoder.get_input_embeddings()).embedding_dim
-        main.words = word_classes(model.tokenizer, verb.lexicon, width=width)
+        main.words = word_classes(model.tokenizer, verb.lexicon, embedding=main.encoder.get_input_embeddings())
     if not is_electric:
         total = sum(score for each in lists for scores in each.taught for score in scores)
         main.head.bias.data.fill_(-total / sum(tokens))
