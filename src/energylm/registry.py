@@ -157,6 +157,7 @@ FITS = Registry(
         "energy": "energylm.verbs.fitting:fit_energy",
         "detector": "energylm.verbs.fitting:fit_detector",
         "reranker": "energylm.verbs.fitting:fit_reranker",
+        "list-energy": "energylm.verbs.fitting:learn_reranker",
         "known-model": "energylm.verbs.fitting:get_known_model",
     },
 )

@@ -13,11 +13,12 @@ import torch
 
 from energylm import Detector, EnergyModel, LanguageModel, Reranker, ResidualModel, Scorer
 from energylm.bundles.model_folder import weights_sha256
-from energylm.data.nbest import Hypothesis, NBest
+from energylm.data.nbest import Hypothesis, NBest, read_lists
 from energylm.errors import ConfigError, DataError, EnergyLMError, ModelError
 from energylm.jobs.job import Job
 from energylm.registry import FITS
 from energylm.verbs import BuildCorpus, MakeNegatives, TrainEnergy, TrainLM
+from energylm.verbs.cloze.rerank import Rerank
 
 NEGATIVES = {"length": 24, "prefix_tokens": 12, "k": 3, "contexts": 80, "seed": 5}
 TRAINING = {
@@ -216,6 +217,39 @@ def test_a_reranker_is_measured_on_lists_that_its_weight_has_not_seen(model_fold
     assert Reranker.fit(mixed, scorer).report.held_out >= Reranker.fit(mixed, scorer).report.tuned
 
 
+def test_a_reranker_learns_from_lists(model_folder, tmp_path):
+    """By the verb, from records or a file, with its scorers, terms and λ; again it does nothing. Teeth: its λ and its
+    scorers are those that the verb saved, and without the energy the lists stay as they were."""
+    texts = [f"the clerk counts {number} {thing}" for number in ("two", "three", "four") for thing in ("oars", "nets")]
+    lists = [
+        NBest(
+            f"u{at}", text, (Hypothesis(text.replace("clerk", "lamp"), 0.0), Hypothesis(text, -1e-3)), "the old miller"
+        )
+        for at, text in enumerate(texts)
+    ]
+    options = {"likelihood": 0.5, "context": 2, "steps": 2, "batch": 4, "casing": "lower", "term": "words"}
+    words = tmp_path / "words.txt"
+    words.write_text("the clerk counts")
+    others = [{"model": f"frequency:{words}", "context": 2}]
+    reranker = Reranker.learn(lists, init=model_folder, output=tmp_path / "run", scorers=others, **options)
+    saved = json.loads((tmp_path / "run" / "reranker.json").read_text())
+    assert list(reranker.weights) == saved["weight"] and len(saved["weight"]) == 3 and reranker.terms == ("words",)
+    assert reranker.context == 2 and [each.casing for each in reranker.scorers] == ["lower", "lower"]
+    assert reranker.report.steps == 2 and reranker.report.folds == 3
+    written = tmp_path / "run" / "data" / "lists.jsonl"
+    assert read_lists(written) == lists
+    by_verb = Rerank.checked({"model": str(tmp_path / "run"), "files": str(written)}).run()
+    assert [each.best for each in by_verb.chosen[0]] == [each.best for each in reranker.rerank_lists(lists)]
+    again = Reranker.learn(written, init=str(model_folder), output=tmp_path / "run", scorers=others, **options)
+    assert again.report.was_finished and again.weights == reranker.weights
+    again.save_pretrained(tmp_path / "saved")
+    assert Reranker.from_pretrained(tmp_path / "saved").weights == reranker.weights
+    with pytest.raises(ConfigError, match="read 0 and 2 words of what was heard before"):
+        Reranker.learn(lists, init=model_folder, scorer=f"frequency:{words}", **options)
+    with pytest.raises(ConfigError, match="did you mean 'electric'"):
+        Reranker.learn(lists, init=model_folder, electrik=True)
+
+
 @pytest.mark.parametrize(
     ("texts", "options", "says"),
     [
@@ -253,5 +287,5 @@ def test_other_mistakes_are_one_line(model_folder, corpus_folder):
 
 def test_every_fit_has_its_function():
     assert {name: callable(FITS.get(name)) for name in FITS.names()} == dict.fromkeys(
-        ("language-model", "energy", "detector", "reranker", "known-model"), True
+        ("language-model", "energy", "detector", "reranker", "list-energy", "known-model"), True
     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, get_args
+from typing import Any, Self, cast, get_args
 
 import numpy as np
 
@@ -253,11 +253,15 @@ class Reranker(OnHub):
     ) -> "Reranker":
         """λ tuned on lists with references, a file or `NBest` records, for a `Scorer` or several, or their names. Of a
         file each list gets the last `context` words of what was heard before in the same recording. The report tells
-        the metric of the first best, of the tuned choice, and of λ tuned on the other half of the lists.
-        """
+        the metric of the first best, of the tuned choice, and of λ tuned on the other half of the lists."""
         how = {"metric": metric, "grid": grid, "terms": terms, "search": search, "context": context}
-        fitted: Reranker = FITS.get("reranker")(lists, scorer, length_normalisation=length_normalisation, **how)
-        return fitted
+        return cast(Reranker, FITS.get("reranker")(lists, scorer, length_normalisation=length_normalisation, **how))
+
+    @classmethod
+    def learn(cls, lists: Any, *, init: str | Path, output: str | Path | None = None, **options: Any) -> "Reranker":
+        """An energy that learns from lists with references (files, or `NBest` records), with λ of folds that it did not
+        know: `energylm rerank train`, by its own options. Its numbers are the report."""
+        return cast(Reranker, FITS.get("list-energy")(lists, init=init, output=output, **options))
 
     @classmethod
     def from_pretrained(cls, path_or_name: str | Path, *, device: Device = None, dtype: DType = None) -> Self:
@@ -266,9 +270,9 @@ class Reranker(OnHub):
         location, manifest = open_folder(path_or_name, [KIND], problem)
         scorers = [
             Scorer.from_pretrained(
-                location / f"scorer_{number}", config=ScorerConfig(**options), device=device, dtype=dtype
+                location / f"scorer_{at}", config=ScorerConfig(**options), device=device, dtype=dtype
             )
-            for number, options in enumerate(manifest["scorers"], start=1)
+            for at, options in enumerate(manifest["scorers"], start=1)
         ]
         shape = {name: manifest[name] for name in ("length_normalisation", "terms", "context") if name in manifest}
         reranker = cls(scorers, weight=manifest["weight"], **shape)

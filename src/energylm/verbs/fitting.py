@@ -1,4 +1,4 @@
-"""Train in a line of Python: `EnergyModel.fit`, `LanguageModel.fit`, `Detector.fit`, `Reranker.fit`.
+"""Train in a line of Python: `EnergyModel.fit`, `LanguageModel.fit`, `Detector.fit`, `Reranker.fit` and `.learn`.
 
     energy = EnergyModel.fit(lm, texts, encoder="minilm-l6", steps=200, output="runs/energy")
     energy.report                                                     # held-out accuracy, calibration, gain in nats
@@ -9,7 +9,8 @@ and one that several have (`seed`) goes to each.
     LanguageModel   corpus build → lm train
     EnergyModel     corpus build → negatives → energy train
     Detector        detect train
-    Reranker        no verb and no folder: lists are scored once, λ is tuned on all of them
+    Reranker.learn  rerank train
+    Reranker.fit    no verb and no folder: lists are scored once, λ is tuned on all of them
 
 OUTPUT/             the training run, with its model, journal, checkpoints and report
 OUTPUT/data/        what it was made from: texts, corpus/, negatives/, and language_model/ if that lay nowhere
@@ -27,9 +28,9 @@ import tempfile
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -41,7 +42,14 @@ from energylm.bundles.known_models import locate
 from energylm.bundles.language_model import LanguageModel
 from energylm.bundles.reranker import Reranker, found_weights, hypothesis_statistics, tune_scored
 from energylm.bundles.scorer import Scorer
-from energylm.config.cloze import LengthNormalisation, LengthTerm, MetricName, WeightGrid, WeightSearch
+from energylm.config.cloze import (
+    LengthNormalisation,
+    LengthTerm,
+    MetricName,
+    NamedScorer,
+    WeightGrid,
+    WeightSearch,
+)
 from energylm.config.models import TEXT
 from energylm.data.manifest import MANIFEST_FILE
 from energylm.data.nbest import NBest, read_lists, recognisers_best, with_context
@@ -54,18 +62,14 @@ from energylm.files import atomic_file, sha256_of_file
 from energylm.jobs.job import Job
 from energylm.records import Record
 from energylm.training.state import TrainedRun
+from energylm.verbs.cloze.rerank import TrainReranker, saved_reranker
 from energylm.verbs.table import verb_class
 from energylm.verbs.verb import Verb
 
-BUILD, TRAIN_LM, NEGATIVES, TRAIN_ENERGY, TRAIN_DETECTOR = (
-    "corpus build",
-    "lm train",
-    "negatives",
-    "energy train",
-    "detect train",
-)
+BUILD, TRAIN_LM, NEGATIVES, TRAIN_ENERGY = "corpus build", "lm train", "negatives", "energy train"
+TRAIN_DETECTOR, TRAIN_RERANKER = "detect train", "rerank train"
 DATASET_ROWS = 256  # read at a time
-Bundle = TypeVar("Bundle", LanguageModel, EnergyModel, Detector)
+Bundle = TypeVar("Bundle", LanguageModel, EnergyModel, Detector, Reranker)
 
 
 def fit_language_model(texts: Any, *, output: str | Path | None, **options: Any) -> LanguageModel:
@@ -106,6 +110,42 @@ def fit_detector(
         start = {} if encoder is None else {"init": str(encoder)}
         run = _run([(_verb(TRAIN_DETECTOR, own | start), folder)])
         return _fitted(Detector.from_pretrained(run.model), run, folder, is_temporary=output is None)
+
+
+def learn_reranker(lists: Any, *, init: str | Path, output: str | Path | None, **options: Any) -> Reranker:
+    own = _own_options((TRAIN_RERANKER,), options, taken={"lists", "init"})[TRAIN_RERANKER]
+    with _workspace(output, name="reranker") as folder:
+        files: list[Any] = [lists] if isinstance(lists, str | Path) else list(lists)
+        if files and all(isinstance(each, NBest) for each in files):
+            files = [_written_lists(files, folder / "data" / "lists.jsonl")]
+        verb = _verb(TRAIN_RERANKER, own | {"lists": [str(file) for file in files], "init": str(init)})
+        context = _same_context(cast(TrainReranker, verb))
+        run = _run([(verb, folder)])
+        saved = saved_reranker(folder)
+        named = [NamedScorer(**scorer) for scorer in saved["scorers"]]
+        scorers = [Scorer.from_pretrained(each.model, config=each) for each in named]
+        reranker = Reranker(scorers, weight=saved["weight"], terms=saved["term"], context=context)
+        reranker.provenance = {"validation": run.to_json()}
+        return _fitted(reranker, run, folder, is_temporary=output is None)
+
+
+def _written_lists(lists: Sequence[NBest], file: Path) -> Path:
+    with atomic_file(file) as temporary, open(temporary, "w", encoding="utf-8") as lines:
+        for each in lists:
+            lines.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
+    return file
+
+
+def _same_context(verb: TrainReranker) -> int:
+    """How much all scorers read of what was heard before: in Python one number for all."""
+    contexts = {verb.context if verb.likelihood else 0, *(each.context for each in verb.all_scorers)}
+    if len(contexts) > 1:
+        read = " and ".join(map(str, sorted(contexts)))
+        raise ConfigError(
+            f"the scorers read {read} words of what was heard before, and a Reranker reads one number of them for all; "
+            "give each the same `context`, or use `energylm rerank train` and `energylm rerank OUTPUT`"
+        )
+    return contexts.pop()
 
 
 @dataclass(frozen=True)
