@@ -242,6 +242,8 @@ def test_a_reranker_learns_from_lists(model_folder, tmp_path):
     assert [each.best for each in by_verb.chosen[0]] == [each.best for each in reranker.rerank_lists(lists)]
     again = Reranker.learn(written, init=str(model_folder), output=tmp_path / "run", scorers=others, **options)
     assert again.report.was_finished and again.weights == reranker.weights
+    assert again.provenance["validation"]["held_out"] == again.report.reranked.value
+    assert str(tmp_path) not in json.dumps(again.provenance)  # it is saved, and sent to the hub
     again.save_pretrained(tmp_path / "saved")
     assert Reranker.from_pretrained(tmp_path / "saved").weights == reranker.weights
     with pytest.raises(ConfigError, match="read 0 and 2 words of what was heard before"):

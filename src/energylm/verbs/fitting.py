@@ -63,6 +63,7 @@ from energylm.jobs.job import Job
 from energylm.records import Record
 from energylm.training.state import TrainedRun
 from energylm.verbs.cloze.rerank import TrainReranker, saved_reranker
+from energylm.verbs.cloze.rerank_report import RerankerRun
 from energylm.verbs.table import verb_class
 from energylm.verbs.verb import Verb
 
@@ -120,12 +121,13 @@ def learn_reranker(lists: Any, *, init: str | Path, output: str | Path | None, *
             files = [_written_lists(files, folder / "data" / "lists.jsonl")]
         verb = _verb(TRAIN_RERANKER, own | {"lists": [str(file) for file in files], "init": str(init)})
         context = _same_context(cast(TrainReranker, verb))
-        run = _run([(verb, folder)])
+        run = cast(RerankerRun, _run([(verb, folder)]))
         saved = saved_reranker(folder)
         named = [NamedScorer(**scorer) for scorer in saved["scorers"]]
         scorers = [Scorer.from_pretrained(each.model, config=each) for each in named]
         reranker = Reranker(scorers, weight=saved["weight"], terms=saved["term"], context=context)
-        reranker.provenance = {"validation": run.to_json()}
+        told = {"metric": run.metric, "lists": run.lists, "folds": run.folds, "first_best": run.one_best.value}
+        reranker.provenance = {"validation": told | {"held_out": run.reranked.value}}
         return _fitted(reranker, run, folder, is_temporary=output is None)
 
 
