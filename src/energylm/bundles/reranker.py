@@ -259,8 +259,7 @@ class Reranker(OnHub):
 
     @classmethod
     def learn(cls, lists: Any, *, init: str | Path, output: str | Path | None = None, **options: Any) -> "Reranker":
-        """An energy that learns from lists with references (files, or `NBest` records), with λ of folds that it did not
-        know: `energylm rerank train`, by its own options. Its numbers are the report."""
+        """An energy that learns from lists with references (files, or `NBest`), by the options of `rerank train`."""
         return cast(Reranker, FITS.get("list-energy")(lists, init=init, output=output, **options))
 
     @classmethod
@@ -302,8 +301,7 @@ class Reranker(OnHub):
     def rerank(
         self, hypotheses: NBest | Iterable[Hypothesis | tuple[str, float]], *, context: str | None = None
     ) -> Reranked:
-        """One list: its hypotheses with their own scores, as `Hypothesis` or pairs (text, score), e.g. a `zip`; after
-        what was heard before, where that is given."""
+        """One list: hypotheses with their own scores, as `Hypothesis` or pairs, e.g. a `zip`; after what was heard."""
         if context is not None and not self.context:
             raise ConfigError("a context came, but this reranker reads none; make it with Reranker(…, context=50)")
         of_list = hypotheses if isinstance(hypotheses, NBest) else _list(hypotheses, "the list")

@@ -30,7 +30,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -62,8 +62,6 @@ from energylm.files import atomic_file, sha256_of_file
 from energylm.jobs.job import Job
 from energylm.records import Record
 from energylm.training.state import TrainedRun
-from energylm.verbs.cloze.rerank import TrainReranker, saved_reranker
-from energylm.verbs.cloze.rerank_report import RerankerRun
 from energylm.verbs.table import verb_class
 from energylm.verbs.verb import Verb
 
@@ -119,13 +117,12 @@ def learn_reranker(lists: Any, *, init: str | Path, output: str | Path | None, *
         files: list[Any] = [lists] if isinstance(lists, str | Path) else list(lists)
         if files and all(isinstance(each, NBest) for each in files):
             files = [_written_lists(files, folder / "data" / "lists.jsonl")]
-        verb = _verb(TRAIN_RERANKER, own | {"lists": [str(file) for file in files], "init": str(init)})
-        context = _same_context(cast(TrainReranker, verb))
-        run = cast(RerankerRun, _run([(verb, folder)]))
-        saved = saved_reranker(folder)
-        named = [NamedScorer(**scorer) for scorer in saved["scorers"]]
+        verb: Any = _verb(TRAIN_RERANKER, own | {"lists": [str(file) for file in files], "init": str(init)})
+        context = _same_context(verb)
+        run: Any = _run([(verb, folder)])
+        named = [NamedScorer(model=str(run.model), casing=verb.casing), *verb.all_scorers]
         scorers = [Scorer.from_pretrained(each.model, config=each) for each in named]
-        reranker = Reranker(scorers, weight=saved["weight"], terms=saved["term"], context=context)
+        reranker = Reranker(scorers, weight=run.weights, terms=verb.term, context=context)
         told = {"metric": run.metric, "lists": run.lists, "folds": run.folds, "first_best": run.one_best.value}
         reranker.provenance = {"validation": told | {"held_out": run.reranked.value}}
         return _fitted(reranker, run, folder, is_temporary=output is None)
@@ -138,7 +135,7 @@ def _written_lists(lists: Sequence[NBest], file: Path) -> Path:
     return file
 
 
-def _same_context(verb: TrainReranker) -> int:
+def _same_context(verb: Any) -> int:
     """How much all scorers read of what was heard before: in Python one number for all."""
     contexts = {verb.context if verb.likelihood else 0, *(each.context for each in verb.all_scorers)}
     if len(contexts) > 1:
@@ -147,7 +144,7 @@ def _same_context(verb: TrainReranker) -> int:
             f"the scorers read {read} words of what was heard before, and a Reranker reads one number of them for all; "
             "give each the same `context`, or use `energylm rerank train` and `energylm rerank OUTPUT`"
         )
-    return contexts.pop()
+    return int(contexts.pop())
 
 
 @dataclass(frozen=True)
