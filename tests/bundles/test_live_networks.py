@@ -45,8 +45,10 @@ class AdaptedLinear(nn.Module):
     def __init__(self, base_layer, *, rank=2):
         super().__init__()
         self.base_layer = base_layer
-        self.A = nn.Linear(base_layer.in_features, rank, bias=False)
-        self.B = nn.Linear(rank, base_layer.out_features, bias=False)
+        with torch.random.fork_rng():
+            torch.manual_seed(2)
+            self.A = nn.Linear(base_layer.in_features, rank, bias=False)
+            self.B = nn.Linear(rank, base_layer.out_features, bias=False)
 
     def forward(self, x):
         return self.base_layer(x) + self.B(self.A(x))
