@@ -189,9 +189,8 @@ def test_tokenizers_that_mark_no_words_are_refused():
 
 
 @torch.no_grad()
-def test_word_classes_are_saved_and_read_on_every_path(make, sentences, tmp_path):
-    """The packed pass, the network's own, and the folder's say the same; AutoModel's states are without them, and who
-    starts from the encoder is told."""
+def test_word_classes_are_saved_and_read_on_every_path(make, sentences, tmp_path, capsys):
+    """The packed pass, the network's own, and the folder's say the same; who starts from the encoder alone is told."""
     model = make(ELECTRIC)
     plain = model.token_scores(*sentences)
     embedding = model.main.encoder.get_input_embeddings()
@@ -207,6 +206,9 @@ def test_word_classes_are_saved_and_read_on_every_path(make, sentences, tmp_path
     assert float((read - plain).abs().max()) > 0.1
     model.save_pretrained(tmp_path / "model")
     assert torch.equal(ClozeModel.from_pretrained(tmp_path / "model").token_scores(*sentences), read)
+    assert "left out" not in capsys.readouterr().err
+    EnergyModel.from_encoder(tmp_path / "model", kind="bit")
+    assert "reads how common words are; that is left out here" in capsys.readouterr().err
     file = tmp_path / "model" / "words.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1

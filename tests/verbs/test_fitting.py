@@ -240,6 +240,10 @@ def test_a_reranker_learns_from_lists(model_folder, tmp_path):
     assert read_lists(written) == lists
     by_verb = Rerank.checked({"model": str(tmp_path / "run"), "files": str(written)}).run()
     assert [each.best for each in by_verb.chosen[0]] == [each.best for each in reranker.rerank_lists(lists)]
+    before = written.read_text()
+    with pytest.raises(DataError, match="holds a fit of other texts"):
+        Reranker.learn(lists[1:], init=model_folder, output=tmp_path / "run", scorers=others, **options)
+    assert written.read_text() == before
     again = Reranker.learn(written, init=str(model_folder), output=tmp_path / "run", scorers=others, **options)
     assert again.report.was_finished and again.weights == reranker.weights
     assert again.provenance["validation"]["held_out"] == again.report.reranked.value

@@ -8,10 +8,9 @@ The sum over a text is its pseudo-log-likelihood (clark2020 §3.2). Networks tha
 end-of-text tokens read each sequence framed by one on either side (`framed`, which the folder knows); the frame is
 read, not scored. Special tokens inside a sequence score 0: no family was trained to judge them.
 
-An Electric may read, beside its tokens, how common their words are (`word_classes`).
-
 FOLDER/               the main network, which transformers' AutoModel reads as an encoder (ELECTRA in its own classes,
                       or in ModernBERT's where attention is local: `models.cloze_presets`)
+FOLDER/words.safetensors    of an Electric that reads, beside its tokens, how common their words are (`word_classes`)
 FOLDER/noise/         the noise model, a folder of its own kind (electra-tt needs it; electric keeps it for study)
 """
 
@@ -224,10 +223,11 @@ class ClozeModel:
 def _load_main(kind: ClozeKind, folder: Path, device: torch.device) -> ClozeNetwork:
     if kind == ELECTRIC:
         file = folder / WORDS_FILE
-        words = WordClasses.of_state(load_file(file)).to(device) if file.is_file() else None
-        energy = TokenEnergy(load_encoder(folder, device=device, with_words=True), words=words)
+        energy = TokenEnergy(load_encoder(folder, device=device, with_words=True))
         load_head(energy.head, folder)
-        check_finite(energy, folder)
+        if file.is_file():
+            energy.words = WordClasses.of_state(load_file(file)).to(device)
+            check_finite(energy.words, file)
         return energy
     network_class: type[PreTrainedModel] = TwoTowerForCloze
     if kind == ELECTRA_TT:

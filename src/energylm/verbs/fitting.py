@@ -116,7 +116,7 @@ def learn_reranker(lists: Any, *, init: str | Path, output: str | Path | None, *
     with _workspace(output, name="reranker") as folder:
         files: list[Any] = [lists] if isinstance(lists, str | Path) else list(lists)
         if files and all(isinstance(each, NBest) for each in files):
-            files = [_written_lists(files, folder / "data" / "lists.jsonl")]
+            files = [_written(map(asdict, files), folder / "data" / "lists.jsonl")]
         verb: Any = _verb(TRAIN_RERANKER, own | {"lists": [str(file) for file in files], "init": str(init)})
         context = _same_context(verb)
         run: Any = _run([(verb, folder)])
@@ -126,13 +126,6 @@ def learn_reranker(lists: Any, *, init: str | Path, output: str | Path | None, *
         told = {"metric": run.metric, "lists": run.lists, "folds": run.folds, "first_best": run.one_best.value}
         reranker.provenance = {"validation": told | {"held_out": run.reranked.value}}
         return _fitted(reranker, run, folder, is_temporary=output is None)
-
-
-def _written_lists(lists: Sequence[NBest], file: Path) -> Path:
-    with atomic_file(file) as temporary, open(temporary, "w", encoding="utf-8") as lines:
-        for each in lists:
-            lines.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
-    return file
 
 
 def _same_context(verb: Any) -> int:
@@ -280,10 +273,15 @@ def _source(texts: Any, file: Path, *, field: str) -> str:
     """What a verb reads the texts from: the path that they are, or `file`, to which they are written."""
     if isinstance(texts, str | Path):
         return str(texts)
+    return _written(({field: text} for text in _strings(texts, field=field)), file)
+
+
+def _written(records: Iterable[Mapping[str, Any]], file: Path) -> str:
+    """The path of `file` with these records, a line each; one with others is left as it is."""
     with atomic_file(file) as temporary:
         with open(temporary, "w", encoding="utf-8") as lines:
-            for text in _strings(texts, field=field):
-                lines.write(json.dumps({field: text}, ensure_ascii=False) + "\n")
+            for record in records:
+                lines.write(json.dumps(record, ensure_ascii=False) + "\n")
         if not temporary.stat().st_size:
             raise DataError("no texts came; give strings, a datasets.Dataset, a corpus folder or a file")
         if file.exists() and sha256_of_file(file) != sha256_of_file(temporary):
